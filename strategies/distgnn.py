@@ -21,11 +21,12 @@ vertices of N with copies elsewhere, once for each copy; F features in, H featur
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.autograd import Function
 
 from harness.comm.axis import apply_pair
 from harness.comm.call import CompletedCall, Pending
@@ -47,8 +48,11 @@ from harness.strategy import (
     Context,
     Coordinates,
     Counts,
+    DenseGraph,
     MessageParams,
+    Multiply,
     Promise,
+    Recurrence,
     Words,
     csr_bytes,
     require_entries,
@@ -236,6 +240,71 @@ class CopiedRows(RowOperators):
         reduce_all_gradients(weights, self.over, [weight.layer for weight in self.strategy.weights])
 
 
+class DelayedCopies(Recurrence):
+    """Each rank has rows of its copies (P, n, F), and multiplies by its own entries of A; masters have the output."""
+
+    def __init__(self, strategy: "DistGnn", graph: DenseGraph) -> None:
+        super().__init__(strategy, graph)
+        self.delay = 0 if self.params.aggregates == "none" else self.params.delay
+        vertex, owner = torch.arange(len(self.A)), self.mark_own()[..., 0].int().argmax(dim=0)
+        parts = graph.parts
+        if parts is None:
+            parts = torch.where((vertex[:, None] + vertex) % 2 == 0, owner[:, None], owner)
+        entries = torch.stack([graph.entries & (parts == p) for p in range(self.ranks)])
+        self.A_p = self.A * entries
+        self.copies = entries.any(dim=1) | entries.any(dim=2)
+        self.is_master = torch.zeros_like(self.copies)
+        self.is_master[owner, vertex] = True
+        self.copies |= self.is_master
+        self.masters = owner, vertex
+        self.states = dict[tuple[Direction, int], dict[Any, Tensor]]()
+
+    @staticmethod
+    def count_epochs(strategy: "DistGnn") -> int:
+        """Every bin is sent three times, and used twice."""
+        return 3 * max(strategy.delay, 1)
+
+    def start(self, X: Tensor) -> Tensor:
+        return X * self.copies[..., None]
+
+    def convolve(self, step: int, layer: int, H: Tensor, W: Tensor, multiply: Multiply) -> Tensor:
+        is_combined = self.strategy.combines_first(layer)
+        T = self.A_p @ (H @ W if is_combined else H)
+        if self.params.aggregates == "sum":
+            T = DelayedSum.apply(T, self, step, layer)  # type: ignore[no-untyped-call]
+        return T if is_combined else T @ W
+
+    def sum_copies(self, step: int, key: tuple[Direction, int], x: Tensor) -> Tensor:
+        """Return each copy's sum of x over all copies: its own x, and of the others what has arrived."""
+        state, is_copy = self.states.setdefault(key, {}), (self.copies & ~self.is_master)[..., None]
+        partials, rest = (state.setdefault(name, torch.zeros_like(x)) for name in ("partials", "rest"))
+        in_bin = (torch.arange(len(self.A)) % self.delay == step % self.delay)[:, None]
+        if step >= self.delay:
+            partials[:] = torch.where(is_copy & in_bin, state.pop(("up", step - self.delay)), partials)
+            rest[:] = torch.where(is_copy & in_bin, state.pop(("down", step - self.delay)), rest)
+        total = x[self.masters] + partials.sum(dim=0)
+        state["up", step], state["down", step] = x.clone(), total - partials
+        return torch.where(self.is_master[..., None], total, torch.where(is_copy, x + rest, 0))
+
+    def finish(self, Z: Tensor) -> Tensor:
+        return Z[self.masters]
+
+
+class DelayedSum(Function):
+    """The sum over copies of cd-r. Gradients are each copy's own, or summed with the same delay."""
+
+    @staticmethod
+    def forward(saved: Any, x: Tensor, ops: DelayedCopies, step: int, layer: int) -> Tensor:
+        saved.ops, saved.at = ops, (step, layer)
+        return ops.sum_copies(step, (FORWARD, layer), x)
+
+    @staticmethod
+    def backward(saved: Any, dT: Tensor) -> tuple[Tensor, None, None, None]:
+        ops, (step, layer) = saved.ops, saved.at
+        is_own = ops.params.gradients == "own"
+        return dT if is_own else ops.sum_copies(step, (BACKWARD, layer), dT), None, None, None
+
+
 class DistGnn(RowStrategy):
     """Training on a vertex cut, for any number of ranks up to the number of vertices."""
 
@@ -260,6 +329,7 @@ class DistGnn(RowStrategy):
         """With a delay, each copy uses only its own gradient; or gradients are summed with the same delay."""
 
     params: Params
+    recurrence = DelayedCopies
 
     @cached_property
     def sizes(self) -> dict[int, ShareSizes]:

@@ -16,6 +16,7 @@ Legend: N this rank's vertices, K those of rank j; F features in, H features out
 
 from collections import Counter
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -23,7 +24,17 @@ from harness.comm.call import Call, EmptyCall
 from harness.ledger import AxisName, Op, TensorName
 from harness.strategies.cagnet.oned import RowParams, RowScheme, WholeRows
 from harness.strategies.cagnet.terms import FORWARD
-from harness.strategy import WORD, Context, Coordinates, Counts, Promise, Words
+from harness.strategy import (
+    WORD,
+    Context,
+    Coordinates,
+    Counts,
+    DenseGraph,
+    Multiply,
+    Promise,
+    Recurrence,
+    Words,
+)
 
 
 class StaleRows(WholeRows):
@@ -69,6 +80,33 @@ class SancusParams(RowParams):
     """The largest age, in epochs, of the rows of other ranks."""
 
 
+class CachedBlocks(Recurrence):
+    """Other ranks see the rows of the first epoch, then those of the last turn; gradients are by current rows."""
+
+    def __init__(self, strategy: "Sancus", graph: DenseGraph) -> None:
+        super().__init__(strategy, graph)
+        self.own, self.sent = self.mark_own(), dict[int, Tensor]()
+
+    @staticmethod
+    def count_epochs(strategy: "Sancus") -> int:
+        """Every rank broadcasts twice after the first epoch."""
+        return 1 + 2 * (strategy.params.stale + 1)
+
+    def see(self, step: int, layer: int, H_nF: Tensor) -> Tensor:
+        sent = self.sent[layer] = self.sent.get(layer, H_nF.detach()).clone()
+        for j, rows in enumerate(self.parts):
+            if step and (step - 1 - j) % (self.params.stale + 1) == 0:
+                sent[rows] = H_nF.detach()[rows]
+        return H_nF + torch.where(self.own, 0, sent - H_nF.detach())
+
+    def convolve(self, step: int, layer: int, H: Tensor, W: Tensor, multiply: Multiply) -> Tensor:
+        Z = super().convolve(step, layer, H, W, multiply)
+        if self.params.weight_gradient == "T":  # of the product that was saved, with cached rows
+            return Z
+        current = self.A @ H @ W
+        return current + (Z - current).detach()
+
+
 class Sancus(RowScheme):
     """Full-graph training with bounded staleness, for any number of ranks up to the number of vertices."""
 
@@ -81,6 +119,7 @@ class Sancus(RowScheme):
     )
     Params = SancusParams
     params: SancusParams
+    recurrence = CachedBlocks
 
     def operators(self, ctx: Context) -> StaleRows:
         return StaleRows(ctx, self)

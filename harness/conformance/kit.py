@@ -36,14 +36,14 @@ from harness.conformance.laws import (
     report_crash,
 )
 from harness.conformance.mismatch import Mismatch, find_own_frame
-from harness.conformance.reference import Trained, train_densely
+from harness.conformance.reference import Trained, make_recurrence, train_densely
 from harness.device import GPU
 from harness.errors import RunError, UserError
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.registry import load_strategy
 from harness.spec.machine_card import Machine
 from harness.store.memory_store import MemoryStore
-from harness.strategy import Strategy, admit, facts_of
+from harness.strategy import Promise, Strategy, admit, facts_of
 from harness.validation import unknown_name_error
 
 Runner = Callable[..., list[Any]]
@@ -133,8 +133,7 @@ def _check_in_turn(
 def _train_case(attempt: _Attempt, run: Runner) -> list[RankResult]:
     """Return the results of every rank. Raises UserError if the strategy refuses the case."""
     case, examined = attempt
-    case.strategy()
-    return run(case.spec.ranks, train_rank, case, EPOCHS, None, (), examined)
+    return run(case.spec.ranks, train_rank, case, _count_epochs(case.strategy()), None, (), examined)
 
 
 def _choose_names(names: Sequence[str], only: str) -> set[str]:
@@ -179,7 +178,7 @@ def _check_laws(
     try:
         ranks = train()
     except Exception as error:
-        yield _report_error("trains", case, f"training {EPOCHS} epochs", error)
+        yield _report_error("trains", case, f"training {_count_epochs(strategy)} epochs", error)
         return
 
     def check_samples() -> Iterable[Finding]:
@@ -188,7 +187,7 @@ def _check_laws(
     def check_again() -> Finding:
         composed_from = 0 if case.spec.machine.engine == "gloo" else None
         chosen = [rank.chosen for rank in ranks]
-        again = run(case.spec.ranks, train_rank, case, EPOCHS, composed_from, chosen, ())
+        again = run(case.spec.ranks, train_rank, case, _count_epochs(strategy), composed_from, chosen, ())
         return check_repeatable(case, ranks, again)
 
     find = partial(_find_or_report_error, case)
@@ -223,7 +222,8 @@ def _check_training(
 ) -> Iterator[Finding]:
     """Compare a training with the dense reference, or its gradients with differences of its losses."""
     if serial := _train_serially(case, strategy):
-        yield from check_serial(case, ranks, serial)
+        is_rounded = strategy.wire or not _has_recurrence(strategy)
+        yield from check_serial(case, ranks, serial, strategy.rounding if is_rounded else 0.0)
     elif not strategy.rounding:
         yield _check_gradients(case, ranks, run)
 
@@ -271,12 +271,28 @@ def _format_trace(error: Exception) -> str:
 
 def _train_serially(case: Case, strategy: Strategy) -> Trained | None:
     """Run the dense training that a strategy must equal, on the same samples. None if no matrix describes a step."""
+    store = case.store()
     if strategy.mini_batches:  # they number vertices in the order of the store
-        return train_densely(strategy, case.store(), EPOCHS)
+        return train_densely(strategy, store, EPOCHS)
+    if _has_recurrence(strategy):
+        recurrence = make_recurrence(strategy, store)
+        return train_densely(strategy, store, _count_epochs(strategy), recurrence=recurrence)
     if multiplier := find_multiplier(case):
         serial = train_densely(strategy, MemoryStore(case.graph()), EPOCHS, multiplier)
-        return serial.reorder(case.store().orders)
+        return serial.reorder(store.orders)
     return None
+
+
+def _has_recurrence(strategy: Strategy) -> bool:
+    """Return whether a strategy's steps are those of its recurrence, not those of serial training."""
+    return strategy.recurrence is not None and strategy.effective_promise is not Promise.EXACT
+
+
+def _count_epochs(strategy: Strategy) -> int:
+    """Return the epochs to train."""
+    if strategy.recurrence is None or not _has_recurrence(strategy):
+        return EPOCHS
+    return max(EPOCHS, strategy.recurrence.count_epochs(strategy))
 
 
 def _check_refusal(case: Case) -> Finding:

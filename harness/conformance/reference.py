@@ -25,9 +25,19 @@ from harness.models import SplitAccuracy
 from harness.models.operators import dropout_mask
 from harness.models.weights import Part, Weight, init_weight
 from harness.spec.spec import ModelChoice, Spec
-from harness.strategy import Strategy
+from harness.strategy import DenseGraph, Multiply, Recurrence, Strategy
+
+
+class Serial(Recurrence):
+    """The steps of serial training, also on mini-batches."""
+
+    def convolve(self, step: int, layer: int, H: Tensor, W: Tensor, multiply: Multiply) -> Tensor:
+        return multiply(slice(None), H @ W)
+
 
 EPSILON = 1e-6
+Convolve = Callable[[int, Tensor, Tensor, Multiply], Tensor]
+"""Returns the output of a convolution, given the layer, its input, its weight, and how rows of A are multiplied."""
 Mask = Callable[[int], Tensor]
 """Returns the factors of the elements of a layer's output, given the layer."""
 
@@ -37,6 +47,7 @@ def forward(
     X: Tensor,
     weights: Sequence[tuple[Weight, Tensor]],
     model: ModelChoice,
+    convolve: Convolve,
     mask: Mask | None = None,
 ) -> Tensor:
     """Return the output of the model. Layer l outputs the first vertices of its input, one for each row of A[l]."""
@@ -47,11 +58,13 @@ def forward(
         elif weight.part is Part.CONVOLUTION:
             before = weights[number - 1] if number else None
             after = weights[number + 1] if number + 1 < len(weights) else None
+            A_l, attention = A[weight.layer], None
             if before and before[0].part is Part.ATTENTION:
-                Z = _attend(A[weight.layer] != 0, H @ W, before[1], model)
+                attention = before[1]
+            multiply = partial(_multiply_rows, A_l, attention, model)
+            Z = convolve(weight.layer, H, W, multiply)
+            if attention is not None:
                 Z = Z.flatten(1) if after else Z.mean(dim=1)
-            else:
-                Z = A[weight.layer] @ (H @ W)
             if before and before[0].part is Part.ROOT:
                 Z = Z + H[: len(Z)] @ before[1]
             if model.projection or weight.layer + 1 < model.layers:
@@ -61,11 +74,13 @@ def forward(
     return H
 
 
-def _attend(edges: Tensor, T: Tensor, a: Tensor, model: ModelChoice) -> Tensor:
-    """Return the outputs of all heads of an attention layer, (rows, heads, features of a head)."""
-    outputs = []
+def _multiply_rows(A: Tensor, a: Tensor | None, model: ModelChoice, rows: slice, T: Tensor) -> Tensor:
+    """Return some rows of A T; or with attention `a`, of all heads' outputs, (rows, heads, features of a head)."""
+    if a is None:
+        return A[rows] @ T
+    edges, outputs = A[rows] != 0, []
     for T_h, a_h in zip(T.chunk(model.heads, dim=1), a.chunk(model.heads, dim=1), strict=True):
-        target, source = T_h[: len(edges)] @ a_h[0], T_h @ a_h[1]
+        target, source = T_h[rows][: len(edges)] @ a_h[0], T_h @ a_h[1]
         score = leaky_relu(target[:, None] + source, negative_slope=0.2)
         outputs.append(score.masked_fill(~edges, -torch.inf).softmax(dim=1) @ T_h)
     return torch.stack(outputs, dim=1)
@@ -73,9 +88,9 @@ def _attend(edges: Tensor, T: Tensor, a: Tensor, model: ModelChoice) -> Tensor:
 
 def _finish(Z: Tensor, gamma: Tensor | None, model: ModelChoice, mask: Tensor | None) -> Tensor:
     if gamma is not None:
-        Z = Z / torch.sqrt((Z * Z).mean(dim=1, keepdim=True) + EPSILON) * gamma
+        Z = Z / torch.sqrt((Z * Z).mean(dim=-1, keepdim=True) + EPSILON) * gamma
     if model.activation == "relu":
-        Z = Z.clamp(min=0)
+        Z = Z.relu()
     return Z if mask is None else Z * mask
 
 
@@ -109,9 +124,13 @@ Multiplier = Callable[[Tensor, int, int | None], Tensor]
 
 
 def train_densely(
-    strategy: Strategy, blocks: Blocks, epochs: int, multiplier: Multiplier | None = None
+    strategy: Strategy,
+    blocks: Blocks,
+    epochs: int,
+    multiplier: Multiplier | None = None,
+    recurrence: Recurrence | None = None,
 ) -> Trained:
-    """Train as the strategy does, on dense matrices in the vertex order of `blocks`."""
+    """Train as the strategy does, on dense matrices in the vertex order of `blocks`; by its recurrence, if given."""
     spec, everyone = strategy.spec, torch.arange(blocks.n)
     A = dense_model_matrix(spec.model.kind, blocks)
     X, labels = _read_features(blocks), blocks.labels(range(blocks.n))
@@ -135,6 +154,12 @@ def train_densely(
             return [whole]
         return [whole._replace(A=[multiplier(A, layer, step) for layer in layers])]
 
+    steps = recurrence or Serial(strategy, DenseGraph(A, A != 0))
+
+    def compute_output(step: int, batch: Batch, mask: Mask | None) -> Tensor:
+        X_step, convolve = steps.start(X[batch.vertices[0]]), partial(steps.convolve, step)
+        return steps.finish(forward(batch.A, X_step, named, spec.model, convolve, mask))
+
     losses, gradients = [], []
     for epoch in range(epochs):
         for step in range(epoch * strategy.steps, (epoch + 1) * strategy.steps):
@@ -142,12 +167,12 @@ def train_densely(
                 each.grad = None
             batches = make_batches(step)
             sums = [
-                _loss(forward(batch.A, X[batch.vertices[0]], named, spec.model, mask), batch, labels, counted)
+                _loss(compute_output(step, batch, mask), batch, labels, counted)
                 for batch, mask in zip(batches, _make_masks(spec, step, batches), strict=True)
             ]
             loss = torch.stack([total for total, _ in sums]).sum() / max(sum(count for _, count in sums), 1)
-            loss.backward()
             losses.append(loss.item())
+            steps.backward(loss)
             gradients.append([each.grad.clone() for each in parameters if each.grad is not None])
             with torch.no_grad():
                 for each in parameters:
@@ -155,7 +180,9 @@ def train_densely(
                         each.sub_(spec.training.lr * each.grad)
     with torch.no_grad():
         evaluated = [multiplier(A, layer, None) if multiplier else A for layer in layers]
-        output = forward(evaluated, X, named, spec.model)
+        output = forward(
+            evaluated, X, named, spec.model, partial(Serial(strategy, DenseGraph(A, A != 0)).convolve, -1)
+        )
     hits = {
         name: _count_hits(output[split == value], labels[split == value]) for name, value in SPLITS.items()
     }
@@ -163,6 +190,23 @@ def train_densely(
     final = [each.detach() for each in parameters]
     first = gradients[strategy.steps - 1]
     return Trained(by_epoch, first, final, output, hits, len(weights), spec.model.layers)
+
+
+def make_recurrence(strategy: Strategy, blocks: Blocks) -> Recurrence:
+    """Return the recurrence of a strategy on the whole graph."""
+    assert strategy.recurrence
+    A, kind, everyone = _read_adjacency(blocks), strategy.spec.model.kind, range(blocks.n)
+    row, edge_parts = (
+        torch.repeat_interleave(torch.arange(A.rows), A.rowptr.diff()),
+        blocks.edge_parts(everyone),
+    )
+    entries = torch.zeros(A.shape, dtype=torch.bool)
+    entries[row, A.col.long()] = True
+    parts = None
+    if edge_parts is not None:
+        parts = torch.zeros(A.shape, dtype=torch.int64)
+        parts[row, A.col.long()] = edge_parts.long()
+    return strategy.recurrence(strategy, DenseGraph(dense_model_matrix(kind, blocks), entries, parts))
 
 
 class Batch(NamedTuple):

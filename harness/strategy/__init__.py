@@ -32,3 +32,6 @@ from harness.strategy.facts import facts_of as facts_of
 from harness.strategy.facts import list_weights as list_weights
 from harness.strategy.rank_blocks import IGNORED as IGNORED
 from harness.strategy.rank_blocks import require_entries as require_entries
+from harness.strategy.recurrence import DenseGraph as DenseGraph
+from harness.strategy.recurrence import Multiply as Multiply
+from harness.strategy.recurrence import Recurrence as Recurrence

@@ -22,6 +22,7 @@ from harness.models.weights import Part, Weight, Weights
 from harness.spec.spec import ModelChoice, Spec
 from harness.strategy.counts import WORD, Counts, Piece
 from harness.strategy.facts import Facts, list_weights
+from harness.strategy.recurrence import Recurrence
 from harness.validation import Frozen, format_value, validate
 
 if TYPE_CHECKING:
@@ -168,6 +169,8 @@ class Strategy(ABC):
     model_refusals: ClassVar[Mapping[str, str]] = {}
     """Why the algorithm cannot train other kinds of models, by kind."""
     Params: ClassVar[type[Frozen]] = NoParams
+    recurrence: ClassVar[type[Recurrence] | None] = None
+    """The training step in dense algebra, if ranks multiply by stale, rounded or delayed rows."""
 
     def __init__(self, spec: Spec, facts: Facts) -> None:
         self.spec = spec
@@ -441,6 +444,10 @@ EXPECTED: dict[str, tuple[str, IsValid]] = {
     "Params": (
         "a class that derives from harness.validation.Frozen",
         lambda value, _: isinstance(value, type) and issubclass(value, Frozen),
+    ),
+    "recurrence": (
+        "a class that derives from harness.strategy.Recurrence, or None",
+        lambda value, _: value is None or (isinstance(value, type) and issubclass(value, Recurrence)),
     ),
 }
 """The attributes of a strategy class: what is accepted, in words, and a check of a value given all attributes."""

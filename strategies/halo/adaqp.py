@@ -15,10 +15,11 @@ Gradients of weights and the rows of evaluation are sent in full precision. Lege
 
 from collections.abc import Mapping
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 from torch.nn.functional import pad
 
 from harness.comm.call import Pending
@@ -35,7 +36,7 @@ from harness.strategies.halo.partition_parallel import (
     PartitionParallel,
     PartOperators,
 )
-from harness.strategy import LONG, Context, Coordinates, Counts, Promise
+from harness.strategy import LONG, Context, Coordinates, Counts, Promise, Recurrence
 from harness.validation import Frozen
 
 WIDTHS = (2, 4, 8)
@@ -142,6 +143,69 @@ class QuantizedOperators(PartOperators):
         return call.issue(overlap=self.exchange.overlap)
 
 
+class RoundedBoundary(Recurrence):
+    """Rows of other parts, and the gradients that return for them, arrive rounded (equations 2 and 3)."""
+
+    def see(self, step: int, layer: int, H_nF: Tensor) -> Tensor:
+        seen: Tensor = RoundedRows.apply(H_nF, self, step, layer)  # type: ignore[no-untyped-call]
+        return seen
+
+    def boundary(self, receiver: int, owner: int) -> Tensor:
+        """Return the vertices of `owner` whose rows `receiver` multiplies by."""
+        block = self.graph.entries[self.parts[receiver], self.parts[owner]]
+        return block.any(dim=0).nonzero()[:, 0] + self.parts[owner].start
+
+    def round_rows(self, rows: list[Tensor], ways: list[tuple[int, int]], seed: Seed) -> list[Tensor]:
+        """Return the rows that one rank sends, as they arrive. `ways` are pairs of receiver and owner of the vertices.
+
+        The messages of one bit width draw one array of random numbers, in the order of the ranks.
+        """
+        arrived = [each.clone() for each in rows]
+        strategy = cast(AdaQP, self.strategy)
+        for number, bits in enumerate(strategy.widths):
+            drawn = [
+                strategy.draw_widths(way, len(each))[number] for way, each in zip(ways, rows, strict=True)
+            ]
+            x = torch.cat([each[chosen] for each, chosen in zip(rows, drawn, strict=True)])
+            index = torch.arange(x.numel()).view(x.shape)
+            noise = uniform((*seed, bits), Purpose.ROUNDING, index, x.dtype)
+            z, high = x.amin(dim=1, keepdim=True), x.amax(dim=1, keepdim=True)
+            s = (high - z) / (2**bits - 1)
+            rounded = z + s * ((x - z) / s.where(s > 0, 1) + noise).floor()
+            for each, chosen, new in zip(arrived, drawn, rounded.split(list(map(len, drawn))), strict=True):
+                each[chosen] = new
+        return arrived
+
+
+class RoundedRows(Function):
+    """The rows that each rank multiplies by: its own, and the rounded rows of others. Gradients return rounded too."""
+
+    @staticmethod
+    def forward(saved: Any, H_nF: Tensor, ops: RoundedBoundary, step: int, layer: int) -> Tensor:
+        saved.ops, saved.at = ops, (step, layer)
+        seen = H_nF.new_zeros(ops.ranks, *H_nF.shape)
+        for own, part in enumerate(ops.parts):
+            seen[own, part] = H_nF[part]
+            ways = [(receiver, own) for receiver in range(ops.ranks) if receiver != own]
+            rows = [H_nF[ops.boundary(*way)] for way in ways]
+            arrived = ops.round_rows(rows, ways, (ops.strategy.spec.seed, step, layer, 0, own))
+            for way, each in zip(ways, arrived, strict=True):
+                seen[way[0], ops.boundary(*way)] = each
+        return seen
+
+    @staticmethod
+    def backward(saved: Any, dSeen: Tensor) -> tuple[Tensor, None, None, None]:
+        ops, (step, layer), dH = saved.ops, saved.at, torch.zeros_like(dSeen[0])
+        for own, part in enumerate(ops.parts):
+            dH[part] += dSeen[own, part]
+            ways = [(own, owner) for owner in range(ops.ranks) if owner != own]
+            rows = [dSeen[own, ops.boundary(*way)] for way in ways]
+            arrived = ops.round_rows(rows, ways, (ops.strategy.spec.seed, step, layer, 1, own))
+            for way, each in zip(ways, arrived, strict=True):
+                dH[ops.boundary(*way)] += each
+        return dH, None, None, None
+
+
 class AdaQP(PartitionParallel):
     """Training with a quantized boundary, for any number of parts up to the number of vertices."""
 
@@ -160,6 +224,7 @@ class AdaQP(PartitionParallel):
         """A rank multiplies by its own rows while the rows of others are in flight."""
 
     params: Params
+    recurrence = RoundedBoundary
 
     @property
     def widths(self) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ and this is not the authors' code. Evaluation exchanges the current rows.
 Legend as in `partition_parallel`.
 """
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -22,9 +23,51 @@ from harness.strategies.halo.partition_parallel import (
     PartitionParallel,
     PartOperators,
 )
-from harness.strategy import WORD, Context, Coordinates, Counts, MessageParams, Promise
+from harness.strategy import (
+    WORD,
+    Context,
+    Coordinates,
+    Counts,
+    DenseGraph,
+    MessageParams,
+    Promise,
+    Recurrence,
+)
 
 NAMES = {FORWARD: TensorName.H, BACKWARD: TensorName.DH}
+
+
+class StaleBoundary(Recurrence):
+    """Rows of other parts, and the gradients that return for them, are averages over the epochs before (section 3)."""
+
+    def __init__(self, strategy: "Pipe", graph: DenseGraph) -> None:
+        super().__init__(strategy, graph)
+        self.own = self.mark_own()
+        self.rows, self.gradients = dict[int, Tensor](), dict[int, Tensor]()
+        self.seen = dict[int, tuple[Tensor, Tensor]]()
+
+    def see(self, step: int, layer: int, H_nF: Tensor) -> Tensor:
+        is_fixed = not self.strategy.needs_dH(layer) and not self.strategy.combines_first(layer)
+        if (
+            is_fixed and self.params.precompute and self.strategy.spec.model.kind != "gat"
+        ):  # A X is computed once
+            return super().see(step, layer, H_nF)
+        m, past = self.params.features, self.rows.get(layer, torch.zeros_like(H_nF))
+        self.rows[layer] = m * past + (1 - m) * H_nF.detach()
+        late = past.expand(self.ranks, *past.shape).clone().requires_grad_()
+        self.seen[layer] = H_nF, late
+        return torch.where(self.own, H_nF, late)
+
+    def backward(self, loss: Tensor) -> None:
+        for layer, gradient in self.gradients.items():
+            loss = loss + (self.seen[layer][0] * gradient).sum()
+        super().backward(loss)
+        m = self.params.gradients
+        for layer, (_, late) in self.seen.items():
+            assert late.grad is not None
+            arrived = torch.where(self.own, 0, late.grad).sum(dim=0)
+            past = self.gradients.get(layer, torch.zeros_like(arrived))
+            self.gradients[layer] = m * past + (1 - m) * arrived
 
 
 class Pipe(PartitionParallel):
@@ -51,6 +94,7 @@ class Pipe(PartitionParallel):
         """The m of the gradients of these rows."""
 
     params: Params
+    recurrence = StaleBoundary
 
     @property
     def precompute(self) -> bool:

@@ -4,19 +4,13 @@ from itertools import product
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
-from torch.autograd import Function
-from torch.nn.functional import cross_entropy
 
 from harness.comm.grid import Grid
 from harness.conformance.case import Case, train_rank
 from harness.conformance.laws import ScipyCounts
-from harness.conformance.reference import dense_model_matrix, train_densely
+from harness.conformance.reference import train_densely
 from harness.graph.partition import partition_graph
 from harness.ledger import Direction, Ledger, Op, TensorName
-from harness.models import Part
-from harness.models.weights import init_weight
 from harness.runtime.trainer import Trainer
 from harness.strategies.distgnn import DistGnn
 from harness.strategy import BlockCounts, Promise, csr_bytes
@@ -64,103 +58,6 @@ def test_training_on_libras_vertex_cut_equals_serial_training(
         assert result.uncounted == []  # nothing of the whole graph
 
 
-class CopiedSum(Function):
-    """The sum over copies (P, n, F): a master adds received parts; a copy adds the master's last sum of all others."""
-
-    @staticmethod
-    def forward(
-        saved: Any, x: Tensor, cut: tuple[Tensor, Tensor], delay: int, epoch: int, state: Any
-    ) -> Tensor:
-        saved.rest = cut, delay, epoch, state
-        return delayed(x, cut, delay, epoch, state["forward"])
-
-    @staticmethod
-    def backward(saved: Any, dT: Tensor) -> tuple[Tensor, None, None, None, None]:
-        cut, delay, epoch, state = saved.rest
-        own = state["gradients"] == "own"
-        return dT if own else delayed(dT, cut, delay, epoch, state["backward"]), None, None, None, None
-
-
-def delayed(
-    x: Tensor, cut: tuple[Tensor, Tensor], delay: int, epoch: int, state: dict[Any, Tensor]
-) -> Tensor:
-    copies, owner = cut
-    is_master = torch.zeros_like(copies)
-    is_master[owner, torch.arange(len(owner))] = True
-    is_copy = (copies & ~is_master)[..., None]
-    partials, rest = (state.setdefault(name, torch.zeros_like(x)) for name in ("partials", "rest"))
-    moves = is_copy & (torch.arange(len(owner)) % delay == epoch % delay)[None, :, None]
-    if epoch >= delay:
-        partials[:] = torch.where(moves, state.pop(("up", epoch - delay)), partials)
-        rest[:] = torch.where(moves, state.pop(("down", epoch - delay)), rest)
-    total = x[owner, torch.arange(len(owner))] + partials.sum(dim=0)
-    state["up", epoch], state["down", epoch] = x.clone(), total - partials
-    return torch.where(is_master[..., None], total, torch.where(is_copy, x + rest, torch.zeros_like(x)))
-
-
-def part_of_entries(case: Case) -> Tensor:
-    """Return the rank of every entry of A, (n, n): by the store's vertex cut, or by the row if row + column is even."""
-    store, owner = case.store(), owner_of(case)
-    everyone, vertex = range(store.n), torch.arange(store.n)
-    if (edge_parts := store.edge_parts(everyone)) is None:
-        even = (vertex[:, None] + vertex) % 2 == 0
-        return torch.where(even, owner[:, None], owner)
-    pattern, parts = store.adjacency(everyone, everyone), torch.zeros(store.n, store.n, dtype=torch.int64)
-    row = torch.repeat_interleave(vertex, pattern.rowptr.diff())
-    parts[row, pattern.col.long()] = edge_parts.long()
-    return parts
-
-
-def owner_of(case: Case) -> Tensor:
-    """Return the rank of every vertex's master."""
-    blocks = strategy_of(case).facts.blocks(PARTS)
-    return torch.cat([torch.full((len(rows),), p) for p, rows in enumerate(blocks)])
-
-
-def dense_losses(case: Case, epochs: int) -> list[float]:
-    """Return the losses of dense training by the recurrence, with the rows of every rank's copies.
-
-    Every rank multiplies by its own entries of A, and autograd by their transpose.
-    """
-    store, spec, strategy = case.store(), case.spec, strategy_of(case)
-    everyone, owner, parts = range(store.n), owner_of(case), part_of_entries(case)
-    A = dense_model_matrix(spec.model.kind, store)
-    of_part = torch.stack([A * (parts == p) for p in range(PARTS)])
-    copies = torch.stack([(each != 0).any(dim=0) | (each != 0).any(dim=1) for each in of_part])
-    copies[owner, torch.arange(store.n)] = True
-    X = store.feature_block(everyone, range(store.features)).double()
-    labels, trains = store.labels(everyone), store.split(everyone) == 1
-    trains &= labels >= 0
-    weights = [
-        init_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
-        for number, weight in enumerate(strategy.weights)
-    ]
-    layers: list[dict[Part, Tensor]] = [{} for _ in strategy.shapes]
-    for weight, W in zip(strategy.weights, weights, strict=True):
-        layers[weight.layer][weight.part] = W
-    optimizer = torch.optim.SGD(weights, lr=0.5)
-    gradients = spec.strategy.params.get("gradients", "own")
-    states: list[dict[str, Any]] = [{"forward": {}, "backward": {}, "gradients": gradients} for _ in layers]
-    losses, delay = [], strategy.delay
-    for epoch in range(epochs):
-        H = X * copies[..., None]
-        for layer, of_layer in enumerate(layers):
-            first = spec.model.order == "combine_first"
-            T = of_part @ (H @ of_layer[Part.CONVOLUTION] if first else H)
-            if not strategy.is_local_only:
-                T = CopiedSum.apply(T, (copies, owner), delay, epoch, states[layer])
-            Z = T if first else T @ of_layer[Part.CONVOLUTION]
-            H = Z + H @ of_layer[Part.ROOT] if Part.ROOT in of_layer else Z
-            H = H.relu() if layer + 1 < len(layers) else H
-        Z = H[owner, torch.arange(store.n)]
-        loss = cross_entropy(Z[trains], labels[trains])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
 LATE: list[dict[str, Any]] = [
     {"delay": 1},
     {"delay": 3},
@@ -177,42 +74,6 @@ OTHERS = [
     ("random", True, "sage", 0),
 ]
 """The other graphs of the quick tests, each with one choice of parameters."""
-
-
-@pytest.mark.parametrize(
-    ("partition", "directed", "kind", "params"),
-    [
-        pytest.param(
-            *graph, params, marks=[] if graph == SYMMETRIC or (*graph, number) in OTHERS else pytest.mark.slow
-        )
-        for graph in GRAPHS
-        for number, params in enumerate(LATE)
-    ],
-    ids=str,
-)
-def test_training_equals_dense_training_by_the_recurrence(
-    ranks, partition: str, directed: bool, kind: str, params: dict[str, Any]
-) -> None:
-    case = make_distgnn_case(PARTS, partition, directed=directed, model={"kind": kind}, **params)
-    expected = dense_losses(case, 6)
-    exact = train_densely(case.strategy(), case.store(), 6).losses
-    assert (
-        expected != pytest.approx(exact, rel=1e-6)
-        and case.strategy().effective_promise is Promise.APPROXIMATE
-    )
-    for result in ranks(PARTS, train_rank, case, 6):
-        assert result.losses == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    "params", [pytest.param(each, marks=pytest.mark.slow) for each in LATE[:-1]] + LATE[-1:], ids=str
-)
-def test_combine_first_training_equals_dense_training_by_the_recurrence(
-    ranks, params: dict[str, Any]
-) -> None:
-    case = make_distgnn_case(PARTS, "block", directed=False, model={"order": "combine_first"}, **params)
-    for result in ranks(PARTS, train_rank, case, 6):
-        assert result.losses == pytest.approx(dense_losses(case, 6), rel=1e-12)
 
 
 @pytest.mark.parametrize(

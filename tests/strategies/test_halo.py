@@ -8,27 +8,23 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.autograd import Function
-from torch.nn.functional import cross_entropy, leaky_relu
 
 from harness.comm.grid import Grid
 from harness.conformance.batches import find_multiplier
 from harness.conformance.case import Case, RankResult, train_rank
-from harness.conformance.reference import dense_matrix, train_densely
+from harness.conformance.reference import train_densely
 from harness.experiment.requests import make_spec
 from harness.graph.model import Graph, RawGraph
 from harness.graph.normalise import normalise_adjacency
 from harness.kernels.random import Purpose, integers
 from harness.ledger import Ledger, Op
-from harness.models.weights import init_weight
 from harness.replay import replay
 from harness.runtime.open_run import open_run
 from harness.runtime.trainer import Trainer
 from harness.spec.root import find_root
 from harness.spec.spec import Training
 from harness.store.memory_store import MemoryStore
-from harness.strategy import BlockCounts, Promise, facts_of, list_weights
+from harness.strategy import BlockCounts, Promise
 from tests.cases import DOUBLE, in_parts, make_case
 
 PARTS, HEADS = 3, 2
@@ -246,119 +242,6 @@ def test_each_epoch_sends_the_words_of_its_sample(ranks) -> None:
     for epochs in by_rank:
         assert [sent for sent, _ in epochs] == [formula for _, formula in epochs]
     assert any(len({sent for sent, _ in epochs}) > 1 for epochs in by_rank)
-
-
-class Stale(Function):
-    """T = A_in H + A_out H', dH = A_in^T dT + A_out^T dT', where primes are from the previous epoch."""
-
-    @staticmethod
-    def forward(saved: Any, H: Tensor, inside: Tensor, outside: Tensor, past: dict[str, Tensor]) -> Tensor:
-        saved.inside, saved.outside, saved.past = inside, outside, past
-        T = inside @ H + outside @ past.get("H", torch.zeros_like(H))
-        past["H"] = H.detach().clone()
-        return T
-
-    @staticmethod
-    def backward(saved: Any, dT: Tensor) -> tuple[Tensor, None, None, None]:
-        dH = saved.inside.T @ dT + saved.outside.T @ saved.past.get("dT", torch.zeros_like(dT))
-        saved.past["dT"] = dT.clone()
-        return dH, None, None, None
-
-
-def stale_losses(case: Case, epochs: int) -> list[float]:
-    """Return the losses of dense training by the recurrence; a precomputed A X is never stale."""
-    store, spec = case.store(), case.spec
-    A, facts = dense_matrix(store), facts_of(store)
-    inside = torch.zeros_like(A)
-    for rows in facts.blocks(PARTS):
-        part = slice(rows.start, rows.stop)
-        inside[part, part] = A[part, part]
-    X = store.feature_block(range(store.n), range(store.features)).double()
-    labels, trains = store.labels(range(store.n)), store.split(range(store.n)) == 1
-    trains &= labels >= 0
-    weights = [
-        init_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
-        for number, weight in enumerate(list_weights(spec.model, facts))
-    ]
-    optimizer = torch.optim.SGD(weights, lr=0.5)
-    past: list[dict[str, Tensor]] = [{} for _ in weights]
-    losses = []
-    for _ in range(epochs):
-        H = X
-        for layer, W in enumerate(weights):
-            once = layer == 0 and spec.strategy.params.get("precompute", True)
-            H = (A @ H if once else Stale.apply(H, inside, A - inside, past[layer])) @ W
-            H = H.relu() if layer + 1 < len(weights) else H
-        loss = cross_entropy(H[trains], labels[trains])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
-@pytest.mark.parametrize("precompute", [True, False])
-@pytest.mark.parametrize("directed", [False, True])
-def test_pipegcn_equals_dense_training_with_the_boundary_of_the_previous_epoch(
-    ranks, directed: bool, precompute: bool
-) -> None:
-    case = make_halo_case("pipegcn", directed=directed, precompute=precompute)
-    for result in ranks(PARTS, train_rank, case, 8):
-        assert result.losses == pytest.approx(stale_losses(case, 8), rel=1e-12)
-
-
-def stale_attention(case: Case, epochs: int) -> list[float]:
-    """Return the losses of dense attention by the recurrence: parts attend to own rows and to past rows of others.
-
-    The gradients of these past rows return one epoch later, as weights of a sum that is added to the loss.
-    """
-    store, spec = case.store(), case.spec
-    edges, facts = dense_matrix(store) != 0, facts_of(store)
-    parts = [slice(rows.start, rows.stop) for rows in facts.blocks(PARTS)]
-    X = store.feature_block(range(store.n), range(store.features)).double()
-    labels, trains = store.labels(range(store.n)), store.split(range(store.n)) == 1
-    trains &= labels >= 0
-    named = list_weights(spec.model, facts)
-    weights = [
-        init_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
-        for number, weight in enumerate(named)
-    ]
-    optimizer = torch.optim.SGD(weights, lr=0.5)
-    past: list[Tensor | None] = [None] * spec.model.layers
-    returning: list[Tensor | None] = [None] * spec.model.layers
-    losses = []
-    for _ in range(epochs):
-        H, extra, stale = X, torch.zeros(()), [list[Tensor]() for _ in past]
-        for layer, (a, W) in enumerate(zip(weights[::2], weights[1::2], strict=True)):
-            if returning[layer] is not None and layer:
-                extra = extra + (H * returning[layer]).sum()
-            before = torch.zeros_like(H) if past[layer] is None else past[layer]
-            past[layer], Z = H.detach().clone(), []
-            for part in parts:
-                seen = before.clone().requires_grad_()
-                stale[layer].append(seen)
-                T = torch.cat([seen[: part.start], H[part], seen[part.stop :]]) @ W
-                heads = []
-                for T_q, a_q in zip(T.chunk(HEADS, 1), a.chunk(HEADS, 1), strict=True):
-                    score = leaky_relu((T_q @ a_q[0])[part, None] + T_q @ a_q[1], 0.2)
-                    heads.append(score.masked_fill(~edges[part], -torch.inf).softmax(dim=1) @ T_q)
-                Z.append(torch.cat(heads, 1) if layer + 1 < len(past) else torch.stack(heads).mean(dim=0))
-            H = torch.cat(Z).relu() if layer + 1 < len(past) else torch.cat(Z)
-        loss = cross_entropy(H[trains], labels[trains])
-        optimizer.zero_grad()
-        (loss + extra).backward()
-        optimizer.step()
-        returning = [torch.stack([seen.grad for seen in of]).sum(dim=0) for of in stale]
-        losses.append(loss.item())
-    return losses
-
-
-@pytest.mark.parametrize("directed", [False, True])
-def test_attention_of_pipegcn_uses_the_boundary_of_the_previous_epoch(ranks, directed: bool) -> None:
-    case = make_halo_case("pipegcn", directed=directed, model={"kind": "gat", "heads": HEADS, "hidden": 4})
-    expected = stale_attention(case, 8)
-    for result in ranks(PARTS, train_rank, case, 8):
-        assert result.losses == pytest.approx(expected, rel=1e-12)
 
 
 def learned(ranks: Callable[..., list[Any]], case: Case) -> float:

@@ -6,19 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.autograd import Function
-from torch.nn.functional import cross_entropy
 
 from harness.comm.grid import Grid
 from harness.conformance.case import Case, RankResult, train_rank
-from harness.conformance.reference import dense_matrix
 from harness.ledger import Ledger, Op, TensorName
-from harness.models.weights import init_weight
 from harness.replay import replay
 from harness.runtime.trainer import Trainer
 from harness.strategies.sancus import Sancus
-from harness.strategy import BlockCounts, Promise, list_weights
+from harness.strategy import BlockCounts, Promise
 from tests.cases import DOUBLE, in_parts, make_case
 
 PARTS = 3
@@ -66,72 +61,6 @@ def test_bound_0_is_bitwise_equal_to_cagnet_1d(ranks, world: int, options: dict[
     for one, other in zip(mine, theirs, strict=True):
         assert one.losses == other.losses and one.sent == other.sent
         assert all(map(torch.equal, one.parameters, other.parameters))
-
-
-class Kept(Function):
-    """Z = (A_in H + A_out H') W, where H' was sent last; backward as if H' were H, as in the 1D algorithm."""
-
-    @staticmethod
-    def forward(saved: Any, H: Tensor, W: Tensor, A: Tensor, T: Tensor, keeps_T: bool) -> Tensor:
-        saved.save_for_backward(H, W, A, T)
-        saved.keeps_T = keeps_T
-        return T @ W
-
-    @staticmethod
-    def backward(saved: Any, G: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        H, W, A, T = saved.saved_tensors
-        S = A.T @ G
-        return S @ W.T, (T.T @ G if saved.keeps_T else H.T @ S), None, None, None
-
-
-def dense_losses(case: Case, epochs: int, bound: int) -> list[float]:
-    """Return the losses of dense training where other ranks see rank j's rows of epoch 0, then of each of its turns."""
-    store, spec, strategy = case.store(), case.spec, strategy_of(case)
-    A = dense_matrix(store)
-    parts = [slice(rows.start, rows.stop) for rows in strategy.blocks()]
-    inside = torch.zeros_like(A)
-    for part in parts:
-        inside[part, part] = A[part, part]
-    X = store.feature_block(range(store.n), range(store.features)).double()
-    labels, trains = store.labels(range(store.n)), store.split(range(store.n)) == 1
-    trains &= labels >= 0
-    weights = [
-        init_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
-        for number, weight in enumerate(list_weights(spec.model, strategy.facts))
-    ]
-    optimizer = torch.optim.SGD(weights, lr=0.5)
-    sent = [torch.zeros(()) for _ in weights]
-    keeps_T, losses = spec.strategy.params.get("weight_gradient") == "T", []
-    for epoch in range(epochs):
-        H = X
-        for layer, W in enumerate(weights):
-            if epoch == 0:
-                sent[layer] = H.detach().clone()
-            for j, part in enumerate(parts):
-                if epoch and (epoch - 1 - j) % (bound + 1) == 0:
-                    sent[layer][part] = H.detach()[part]
-            T = inside @ H.detach() + (A - inside) @ sent[layer]
-            H = Kept.apply(H, W, A, T, keeps_T)
-            H = H.relu() if layer + 1 < len(weights) else H
-        loss = cross_entropy(H[trains], labels[trains])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
-@pytest.mark.parametrize("bound", [1, 2, 5])
-@pytest.mark.parametrize("options", [{}, {"weight_gradient": "T", "overlap": True}], ids=str)
-@pytest.mark.parametrize("directed", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_training_equals_dense_training_on_rows_of_the_last_turn(
-    ranks, bound: int, options: dict[str, Any], directed: bool
-) -> None:
-    case = make_sancus_case(directed=directed, stale=bound, **options)
-    expected = dense_losses(case, 9, bound)
-    assert expected != pytest.approx(dense_losses(case, 9, 0), rel=1e-6)
-    for rank in trained(ranks, case, 9):
-        assert rank.losses == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("world", [2, 3, 8])
