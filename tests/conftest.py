@@ -127,7 +127,7 @@ def study(synthetic: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) 
 
     drawn.json has the steps that the drawing announced.
     """
-    from harness.figures import Study, draw_all
+    from harness.figures import FramedTables, draw_all
     from harness.locks import acquire_lock
     from harness.results.collect import collect
     from harness.results.parquet import write_claims
@@ -141,7 +141,9 @@ def study(synthetic: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) 
             collect(making / "runs", making / "tables")
             write_claims(making / "tables" / "claims.parquet", synthetic.claims(), making / "tables")
             announced: list[tuple[int, int, str]] = []
-            draw_all(Study(making / "tables"), making / "figures", lambda *step: announced.append(step))
+            draw_all(
+                FramedTables(making / "tables"), making / "figures", lambda *step: announced.append(step)
+            )
             (making / "drawn.json").write_text(json.dumps(announced))
             making.rename(folder)
     return folder

@@ -80,7 +80,7 @@ def draw(kind, **_):
     time.sleep(300)
 
 drawing._draw_kind = draw
-drawing.draw_all(drawing.Study(Path(sys.argv[1])), Path(sys.argv[2]))
+drawing.draw_all(drawing.FramedTables(Path(sys.argv[1])), Path(sys.argv[2]))
 """
 
 

@@ -146,7 +146,7 @@ found["kinds"] = [kind.name for kind in drawing.KINDS]
 drawing.KINDS = tuple(kind for kind in drawing.KINDS if kind.name == "messages")
 write_study(Path("study"))
 collect(Path("study"), Path("tables"))
-found["drawn"] = sorted(path.name for path in drawing.draw_all(drawing.Study(Path("tables")), Path("pictures")))
+found["drawn"] = sorted(path.name for path in drawing.draw_all(drawing.FramedTables(Path("tables")), Path("pictures")))
 found["caption"] = Path("pictures/messages.txt").read_text()
 print(json.dumps(found))
 """

@@ -216,11 +216,11 @@ class FiguresAnswer(Answer):
 @verb(FiguresRequest)
 def figures(request: FiguresRequest, reporter: Reporter) -> FiguresAnswer:
     """Draw the figures of the collected tables."""
-    from harness.figures import Study, draw_all
+    from harness.figures import FramedTables, draw_all
 
     out = request.out or request.home / "figures"
-    study = Study(request.folder)
-    return FiguresAnswer(out, draw_all(study, out, reporter.step, request.highlight, request.formats))
+    framed = FramedTables(request.folder)
+    return FiguresAnswer(out, draw_all(framed, out, reporter.step, request.highlight, request.formats))
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -316,11 +316,11 @@ def report(request: ReportRequest, reporter: Reporter) -> ReportAnswer | PacksAn
 
         out = request.out or results / "packs"
         return PacksAnswer(write_packs_report(request.packs, out, request.home, reporter.step))
-    from harness.figures import Study, draw_all
+    from harness.figures import FramedTables, draw_all
 
-    study = Study(request.folder)
-    page = write_report(study, request.out or results / "report.html", results / "plans", reporter.step)
+    framed = FramedTables(request.folder)
+    page = write_report(framed, request.out or results / "report.html", results / "plans", reporter.step)
     if request.figures is None:
         return ReportAnswer(page)
-    drawn = draw_all(study, request.figures, reporter.step, formats=request.formats)
+    drawn = draw_all(framed, request.figures, reporter.step, formats=request.formats)
     return ReportAnswer(page, FiguresAnswer(request.figures, drawn))

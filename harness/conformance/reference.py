@@ -28,7 +28,7 @@ from harness.spec.spec import ModelChoice, Spec
 from harness.strategy import DenseGraph, Multiply, Recurrence, Strategy
 
 
-class Serial(Recurrence):
+class SerialSteps(Recurrence):
     """The steps of serial training, also on mini-batches."""
 
     def convolve(self, step: int, layer: int, H: Tensor, W: Tensor, multiply: Multiply) -> Tensor:
@@ -154,7 +154,7 @@ def train_densely(
             return [whole]
         return [whole._replace(A=[multiplier(A, layer, step) for layer in layers])]
 
-    steps = recurrence or Serial(strategy, DenseGraph(A, A != 0))
+    steps = recurrence or SerialSteps(strategy, DenseGraph(A, A != 0))
 
     def compute_output(step: int, batch: Batch, mask: Mask | None) -> Tensor:
         X_step, convolve = steps.start(X[batch.vertices[0]]), partial(steps.convolve, step)
@@ -181,7 +181,11 @@ def train_densely(
     with torch.no_grad():
         evaluated = [multiplier(A, layer, None) if multiplier else A for layer in layers]
         output = forward(
-            evaluated, X, named, spec.model, partial(Serial(strategy, DenseGraph(A, A != 0)).convolve, -1)
+            evaluated,
+            X,
+            named,
+            spec.model,
+            partial(SerialSteps(strategy, DenseGraph(A, A != 0)).convolve, -1),
         )
     hits = {
         name: _count_hits(output[split == value], labels[split == value]) for name, value in SPLITS.items()

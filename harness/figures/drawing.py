@@ -23,11 +23,11 @@ from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from harness.children import map_in_forks
 from harness.errors import UserError
 from harness.figures.figure_layout import compose_figure
+from harness.figures.framed_tables import KINDS, FramedTables
 from harness.figures.kind import FigureKind
 from harness.figures.marks import Facet
 from harness.figures.panels import title_panels
 from harness.figures.placed_marks import describe_marks, join_marks
-from harness.figures.study import KINDS, Study
 from harness.files import check_replaceable, read_head, replace_files
 from harness.progress import OnStep, ignore_step, report_steps
 from harness.results.schema import MISSING
@@ -96,26 +96,26 @@ def file_stem(kind: str, dataset: str = "") -> str:
 
 
 def draw_all(
-    study: Study,
+    framed: FramedTables,
     out: Path,
     on_step: OnStep = ignore_step,
     chosen: Sequence[str] = (),
     formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
-    """Draw every figure of a study and return the files. The strategies `chosen` are never grey.
+    """Draw every figure of the tables and return the files. The strategies `chosen` are never grey.
 
     The formats include svg: from it, a later call knows which files it may replace.
     """
-    if (study.runs.status == MISSING).all():
+    if (framed.runs.status == MISSING).all():
         raise UserError(
-            f"{study.tables / 'runs.parquet'} holds no recorded run, so there are no figures to draw. "
+            f"{framed.tables / 'runs.parquet'} holds no recorded run, so there are no figures to draw. "
             "Make runs with `harness run` or the workflow, then call `harness collect`."
         )
-    known = set(study.runs["strategy.name"])
+    known = set(framed.runs["strategy.name"])
     for name in chosen:
         if name not in known:
-            raise unknown_name_error(f"{study.tables}: strategy", name, list(known))
-    draw = partial(_draw_kind, study=study, out=out, chosen=chosen, formats=formats)
+            raise unknown_name_error(f"{framed.tables}: strategy", name, list(known))
+    draw = partial(_draw_kind, framed=framed, out=out, chosen=chosen, formats=formats)
     import_module("seaborn")  # which marks import when they draw
     with style_context():
         drawn = map_in_forks(draw, KINDS)
@@ -130,10 +130,10 @@ def draw_all(
 
 
 def _draw_kind(
-    kind: FigureKind, study: Study, out: Path, chosen: Sequence[str], formats: Sequence[str]
+    kind: FigureKind, framed: FramedTables, out: Path, chosen: Sequence[str], formats: Sequence[str]
 ) -> list[Path]:
     """Draw a kind for all datasets together and, if there are several, for each dataset that has data."""
-    facets = study.make_facets(kind, chosen)
+    facets = framed.make_facets(kind, chosen)
     datasets = sorted({facet.dataset for facet in facets})
     paths = []
     for dataset in ("", *(datasets if len(datasets) > 1 else ())) if facets else ():
@@ -145,7 +145,9 @@ def _draw_kind(
             part for part in (", ".join(datasets) if titles[0] and not dataset else "", note) if part
         )
         figure = compose_figure(titled, kind.mark, note)
-        pictures = render_formats(figure, formats, name, f"tables {study.digest}", f"{kind.title}: {subject}")
+        pictures = render_formats(
+            figure, formats, name, f"tables {framed.digest}", f"{kind.title}: {subject}"
+        )
         files = {out / f"{name}.{file_format}": picture for file_format, picture in pictures.items()}
         files[out / f"{name}.csv"] = _format_csv(shown)
         printed = fill(describe_marks([facet.printed for facet in shown]), CAPTION_WIDTH)

@@ -17,7 +17,7 @@ import pandas as pd
 
 from harness import __version__
 from harness.errors import UserError
-from harness.figures.study import tables_digest
+from harness.figures.framed_tables import tables_digest
 from harness.files import check_replaceable, is_plain_file, list_complete_folders, read_head, replace_files
 from harness.formatting import format_count
 from harness.pack.archive import SUMS, has_folder, list_checksums, pack_archive

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from harness.figures.axis_scales import Scale
+from harness.figures.framed_tables import KINDS, FramedTables
 from harness.figures.marks import Facet, Mark
 from harness.figures.palette import (
     FAINT,
@@ -27,7 +28,6 @@ from harness.figures.palette import (
 )
 from harness.figures.panels import title_panels
 from harness.figures.placed_marks import describe_marks
-from harness.figures.study import KINDS, Study
 from harness.report.embedding import TextTable, encode_frame
 from harness.results.schema import OK
 
@@ -77,12 +77,12 @@ class StrategyButton(NamedTuple):
     outline: str
 
 
-def make_charts(study: Study, texts: TextTable) -> tuple[list[ChartSection], list[dict[str, Any]]]:
+def make_charts(framed: FramedTables, texts: TextTable) -> tuple[list[ChartSection], list[dict[str, Any]]]:
     """Return a section for each kind of figure that has data, and the data of all charts."""
     sections: list[ChartSection] = []
     documents: list[dict[str, Any]] = []
     for kind in KINDS:
-        facets = study.make_facets(kind)
+        facets = framed.make_facets(kind)
         if not facets:
             continue
         titles, note = title_panels([facet.panel for facet in facets])

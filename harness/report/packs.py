@@ -13,7 +13,7 @@ import pandas as pd
 
 from harness.errors import UserError
 from harness.experiment.trained_models import describe_strategy
-from harness.figures.study import Study
+from harness.figures.framed_tables import FramedTables
 from harness.files import replace_files
 from harness.pack.reading import RECORD, Pack, read_pack
 from harness.pack.verification import BROKEN, HOLDS, RunCheck, verify_pack
@@ -74,7 +74,7 @@ def write_packs_report(
     files = {out / f"{name}.parquet": data for name, data in tables.items()}
     contributions = serialize_table(to_arrow(rows[CONTRIBUTIONS.names], CONTRIBUTIONS), CONTRIBUTIONS)
     replace_files(files | {out / MARKER: contributions})
-    write_report(Study(out), out / PAGE, on_step=on_step, comparison=compare_packs(rows, packs))
+    write_report(FramedTables(out), out / PAGE, on_step=on_step, comparison=compare_packs(rows, packs))
     return PacksReport(out / PAGE, rows, packs)
 
 

@@ -13,9 +13,9 @@ from markupsafe import Markup
 
 from harness.documents import read_json
 from harness.errors import UserError
+from harness.figures.framed_tables import FramedTables
 from harness.figures.palette import GROUPS, lighten_for_dark, named_colours
 from harness.figures.panels import split_panels
-from harness.figures.study import Study
 from harness.files import check_replaceable, read_head, write_text
 from harness.progress import OnStep, ignore_step
 from harness.report import run_panels, summary
@@ -48,19 +48,19 @@ SVG = "http://www.w3.org/2000/svg"
 
 
 def write_report(
-    study: Study,
+    framed: FramedTables,
     out: Path,
     plans: Path | None = None,
     on_step: OnStep = ignore_step,
     comparison: "PackComparison | None" = None,
 ) -> Path:
-    """Write the page `out` of a study, and return its path.
+    """Write the page `out` of collected tables, and return its path.
 
     `plans` is the folder with the plans of the workflow. The plan that has exactly these runs names their experiment.
     For the tables of several packs, `comparison` says who wins; it takes the place of the summary.
     """
     check_replaceable(out, lambda path: TITLE in read_head(path, 4000), "a report of the harness")
-    tables, runs, claims, by_run = study.tables, study.runs, study.claims, study.by_run
+    tables, runs, claims, by_run = framed.tables, framed.runs, framed.claims, framed.by_run
     if runs.empty:
         raise UserError(
             f"{tables / 'runs.parquet'} holds no run, so there is nothing to report. "
@@ -68,7 +68,7 @@ def write_report(
         )
     failures, compared = read_collected(tables, "failures"), split_panels(runs)
     texts = TextTable()
-    sections, charts = make_charts(study, texts)
+    sections, charts = make_charts(framed, texts)
     document = run_panels.build_document(runs, failures, by_run, texts, on_step) | {"charts": charts}
     persistent_bytes = {str(run): size for run, size in find_persistent_bytes(by_run.memory.rows).items()}
     answers, remarks = merge_summaries(
@@ -107,7 +107,7 @@ def write_report(
         draw_command=f"harness figures --tables {folder}",
         commands=[f"harness report PACK.tar.gz ... --out {folder}"] if comparison else commands,
         experiment=find_experiment(runs, plans),
-        digest=study.digest,
+        digest=framed.digest,
         schema=SCHEMA,
         colours=Markup(format_colours()),
         document=Markup(dump_json(document | {"texts": list(texts.numbers)})),

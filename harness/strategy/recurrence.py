@@ -8,13 +8,10 @@ Legend: P ranks, n vertices in the order of the dataset, F features in, H featur
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from harness.strategy.contract import Strategy
 
 Multiply = Callable[[slice, Tensor], Tensor]
 """Returns some rows of A T; with attention, of the attention over T. The arguments are the rows, and T."""
@@ -33,10 +30,10 @@ class DenseGraph(NamedTuple):
 class Recurrence:
     """Training steps on the full graph. Override the method in which the strategy differs from serial training."""
 
-    def __init__(self, strategy: "Strategy", graph: DenseGraph) -> None:
-        """Prepare the first step."""
+    def __init__(self, strategy: Any, graph: DenseGraph) -> None:
+        """Prepare the first step of a strategy, a `harness.strategy.Strategy`."""
         self.strategy, self.graph, self.A = strategy, graph, graph.A
-        self.params: Any = strategy.params
+        self.params = strategy.params
         self.ranks = strategy.spec.ranks
         self.parts = [slice(rows.start, rows.stop) for rows in strategy.facts.blocks(self.ranks)]
         """The vertices of each rank."""

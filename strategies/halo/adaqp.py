@@ -152,8 +152,9 @@ class RoundedBoundary(Recurrence):
 
     def boundary(self, receiver: int, owner: int) -> Tensor:
         """Return the vertices of `owner` whose rows `receiver` multiplies by."""
-        block = self.graph.entries[self.parts[receiver], self.parts[owner]]
-        return block.any(dim=0).nonzero()[:, 0] + self.parts[owner].start
+        rows, columns = self.parts[receiver], self.parts[owner]
+        needed: Tensor = self.graph.entries[rows, columns].any(dim=0).nonzero()[:, 0] + columns.start
+        return needed
 
     def round_rows(self, rows: list[Tensor], ways: list[tuple[int, int]], seed: Seed) -> list[Tensor]:
         """Return the rows that one rank sends, as they arrive. `ways` are pairs of receiver and owner of the vertices.

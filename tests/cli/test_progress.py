@@ -11,7 +11,7 @@ from harness.claims import ClaimFilter, Evidence, judge_all
 from harness.cli import main
 from harness.cli.terminal import TerminalReporter
 from harness.commands.output import View
-from harness.figures.study import KINDS, Study
+from harness.figures.framed_tables import KINDS, FramedTables
 from harness.progress import OnStep
 from harness.report import write_report
 from harness.results.collect import collect
@@ -47,7 +47,7 @@ def _draw(study: Path, _: Path, on_step: OnStep) -> int:
 
 
 def _report(study: Path, folder: Path, on_step: OnStep) -> int:
-    write_report(Study(study / "tables"), folder / "report.html", on_step=on_step)
+    write_report(FramedTables(study / "tables"), folder / "report.html", on_step=on_step)
     return (folder / "report.html").read_text().count('"launch":"launch ')
 
 

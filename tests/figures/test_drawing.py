@@ -17,7 +17,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from harness.errors import UserError
-from harness.figures import Study, draw_all, drawing
+from harness.figures import FramedTables, draw_all, drawing
 from harness.figures.drawing import (
     FORMATS,
     TEXT_FORMATS,
@@ -25,10 +25,10 @@ from harness.figures.drawing import (
     style_context,
 )
 from harness.figures.figure_layout import compose_figure
+from harness.figures.framed_tables import KINDS, tables_digest
 from harness.figures.kind import read_tables
 from harness.figures.marks import Facet
 from harness.figures.panels import title_panels
-from harness.figures.study import KINDS, tables_digest
 from harness.figures.wrapping import LONGEST_WORD, MOST_WORDS, elide_word, wrap_text
 from harness.results.schema import RUN_TABLES, RUNS
 
@@ -128,7 +128,7 @@ def test_figures_of_earlier_tables_are_removed(
     kept = {out / name for name in ("mine.svg", "received-thesis.svg", "received-thesis.pdf", "README.md")}
     for path in kept:
         path.write_text(old.format("received-gone"))
-    paths = draw_all(Study(folder), out)
+    paths = draw_all(FramedTables(folder), out)
     assert set(out.iterdir()) == {*paths} | kept
 
 
@@ -136,7 +136,7 @@ def test_figures_of_earlier_tables_are_removed(
 def test_a_file_of_the_user_is_not_replaced(name: str, tables: Path, tmp_path: Path) -> None:
     (tmp_path / name).write_text("years of work")
     with pytest.raises(UserError, match=f"{name} exists"):
-        draw_all(Study(tables), tmp_path)
+        draw_all(FramedTables(tables), tmp_path)
     assert (tmp_path / name).read_text() == "years of work"
 
 
@@ -235,7 +235,7 @@ def test_names_of_users_are_drawn_as_they_are(synthetic: SimpleNamespace, collec
     """Neither formulas nor hidden labels, and no path out of the folder."""
     spec = synthetic.make_spec("../_$\\mine{$ <b>", "_etc", {"p": 1})
     folder = collected(lambda to: synthetic.write_ok(to, spec, 1.0))
-    paths = draw_all(Study(folder), folder / "figures")
+    paths = draw_all(FramedTables(folder), folder / "figures")
     assert {path.parent for path in paths} == {folder / "figures"}
     assert {path.suffix[1:] for path in paths} == {*FORMATS, *TEXT_FORMATS}
 
@@ -247,10 +247,10 @@ def test_pictures_in_other_formats_are_removed_when_svg_alone_is_drawn(
     folder = collected(
         lambda to: synthetic.write_ok(to, synthetic.make_spec("serial", "tiny", {"p": 1}), 1.0)
     )
-    draw_all(Study(folder), folder / "figures")
+    draw_all(FramedTables(folder), folder / "figures")
     mine = folder / "figures" / "breakdown-mine.pdf"
     mine.write_text("a user's own file")
-    drawn = draw_all(Study(folder), folder / "figures", formats=("svg",))
+    drawn = draw_all(FramedTables(folder), folder / "figures", formats=("svg",))
     assert {path.suffix[1:] for path in drawn} == {"svg", *TEXT_FORMATS}
     assert {*(folder / "figures").iterdir()} == {*drawn, mine}
 
@@ -270,7 +270,7 @@ def test_a_long_name_is_drawn_in_short_and_whole_in_the_numbers(
     some = [kind for kind in KINDS if kind.name in ("epoch-time", "strong-scaling", "breakdown")]
     monkeypatch.setattr(drawing, "KINDS", tuple(some))
     folder = collected(write)
-    for path in draw_all(Study(folder), folder / "figures"):
+    for path in draw_all(FramedTables(folder), folder / "figures"):
         text = path.read_bytes().decode(errors="replace")
         if path.suffix == ".svg":
             assert "…" in text and "x" * 100 not in re.sub(
@@ -304,7 +304,7 @@ def test_figures_are_drawn_one_after_the_other_where_there_are_no_semaphores(
     folder = collected(
         lambda to: synthetic.write_ok(to, synthetic.make_spec("serial", "tiny", {"p": 1}), 1.0)
     )
-    assert {path.suffix[1:] for path in draw_all(Study(folder), folder / "figures")} == {
+    assert {path.suffix[1:] for path in draw_all(FramedTables(folder), folder / "figures")} == {
         *FORMATS,
         *TEXT_FORMATS,
     }
@@ -312,7 +312,7 @@ def test_figures_are_drawn_one_after_the_other_where_there_are_no_semaphores(
 
 def test_unknown_strategy_cannot_be_chosen(tables: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"'plexsu'.* plexus\?"):
-        draw_all(Study(tables), tmp_path / "figures", chosen=["serial", "plexsu"])
+        draw_all(FramedTables(tables), tmp_path / "figures", chosen=["serial", "plexsu"])
     assert not (tmp_path / "figures").exists()
 
 
@@ -324,4 +324,4 @@ def test_tables_without_a_run_are_refused(tables: Path, tmp_path: Path) -> None:
     empty = parquet.serialize_table(parquet.to_arrow(pd.DataFrame(), RUNS), RUNS)
     (tmp_path / "runs.parquet").write_bytes(empty)
     with pytest.raises(UserError, match=r"no recorded run"):
-        draw_all(Study(tmp_path), tmp_path / "figures")
+        draw_all(FramedTables(tmp_path), tmp_path / "figures")

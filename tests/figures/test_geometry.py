@@ -17,11 +17,11 @@ from matplotlib.transforms import Bbox
 
 from harness.figures.drawing import style_context
 from harness.figures.figure_layout import COLUMN_WIDTH, PAGE_WIDTH, compose_figure
+from harness.figures.framed_tables import KINDS
 from harness.figures.kind import FigureKind
 from harness.figures.marks import Bars, Dots, Facet
 from harness.figures.marks.facet import MOST_COLOURED
 from harness.figures.panels import split_panels, title_panels
-from harness.figures.study import KINDS
 
 LONG_GRAPH = "a-graph-with-a-long-name@1-4096w1024"
 MARKS = {2: [], 7: [pytest.mark.long], 22: [pytest.mark.slow], 28: [pytest.mark.slow]}
@@ -31,7 +31,7 @@ NOT_SHOWN = {"agreement": [2], "loss": [7, 22, 28]}
 """The sizes of studies without a kind: the smallest has no serial run, and losses are shown only without one."""
 GROWTH = ("throughput-depth", "throughput-width")
 """The kinds of a study whose models differ in depth and width."""
-Study = Any
+FramedTables = Any
 every_figure = pytest.mark.parametrize(
     ("kind", "count"),
     [
@@ -49,7 +49,7 @@ all_sizes = pytest.mark.parametrize("count", SIZES)
 
 @pytest.fixture(scope="module")
 def facets_of(
-    study_of: Callable[[int], Study], growth_study_of: Callable[[int], Study]
+    study_of: Callable[[int], FramedTables], growth_study_of: Callable[[int], FramedTables]
 ) -> Callable[[FigureKind, int], list[Facet]]:
     @lru_cache
     def make(name: str, count: int) -> list[Facet]:
@@ -190,7 +190,7 @@ def test_facets_of_the_same_runs_have_the_same_axis(
 
 
 @all_sizes
-def test_no_two_strategies_look_alike(count: int, study_of: Callable[[int], Study]) -> None:
+def test_no_two_strategies_look_alike(count: int, study_of: Callable[[int], FramedTables]) -> None:
     panels = [panel for panel in split_panels(study_of(count).runs) if panel.dataset == LONG_GRAPH]
     for panel in panels:
         looks: dict[tuple[Any, Any], str] = {}

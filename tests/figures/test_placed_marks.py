@@ -11,11 +11,11 @@ import pytest
 
 from harness.figures.drawing import draw_all, style_context
 from harness.figures.figure_layout import compose_figure
+from harness.figures.framed_tables import FramedTables
 from harness.figures.kind import FigureKind, read_tables
 from harness.figures.kinds import breakdown, efficiency, epoch_time, gain, strong_scaling
 from harness.figures.marks import Facet
 from harness.figures.panels import EPOCH
-from harness.figures.study import Study
 from harness.report.charts import make_spec
 from harness.results.parquet import read_collected, write_claims
 
@@ -233,9 +233,11 @@ def test_data_and_caption_say_how_a_number_was_read(
 ) -> None:
     """Rows of our runs, and figures without printed numbers, are the same as without claims."""
     monkeypatch.setattr("harness.figures.drawing.KINDS", (strong_scaling.KIND, efficiency.KIND))
-    before = {path.name: path.read_bytes() for path in draw_all(Study(tables_of()), tmp_path / "before")}
+    before = {
+        path.name: path.read_bytes() for path in draw_all(FramedTables(tables_of()), tmp_path / "before")
+    }
     folder = tables_of(claim(1, SPEEDUP), claim(2, {**SPEEDUP, "number": 5.0, "bound": "at most"}))
-    after = {path.name: path.read_bytes() for path in draw_all(Study(folder), tmp_path / "after")}
+    after = {path.name: path.read_bytes() for path in draw_all(FramedTables(folder), tmp_path / "after")}
     caption = after["strong-scaling.txt"].decode()
     assert "hollow marker" in caption and "caret" in caption
     data, ours = (pd.read_csv(tmp_path / name / "strong-scaling.csv") for name in ("after", "before"))

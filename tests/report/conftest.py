@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.figures import Study
+from harness.figures import FramedTables
 from harness.report import write_report
 from harness.results.collect import collect
 
@@ -13,7 +13,9 @@ from harness.results.collect import collect
 @pytest.fixture(scope="session")
 def page(study: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The page of the study."""
-    return write_report(Study(study / "tables"), tmp_path_factory.mktemp("page") / "report.html").read_text()
+    return write_report(
+        FramedTables(study / "tables"), tmp_path_factory.mktemp("page") / "report.html"
+    ).read_text()
 
 
 @pytest.fixture
@@ -23,6 +25,6 @@ def page_of(tmp_path: Path) -> Callable[..., str]:
     def make(fill: Callable[[Path], object], plan: Path | None = None) -> str:
         fill(tmp_path / "runs")
         collect(tmp_path / "runs", tmp_path / "tables", plan)
-        return write_report(Study(tmp_path / "tables"), tmp_path / "report.html").read_text()
+        return write_report(FramedTables(tmp_path / "tables"), tmp_path / "report.html").read_text()
 
     return make

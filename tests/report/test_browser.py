@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from harness.figures import Study
+from harness.figures import FramedTables
 from harness.report import write_report
 from harness.results.collect import collect
 from tests.chromium import require_chromium, run_chromium
@@ -40,7 +40,7 @@ class Seen(dict[str, Any]):
 @pytest.fixture(scope="module")
 def report(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("browser")
-    return write_report(Study(study / "tables"), folder / "report.html")
+    return write_report(FramedTables(study / "tables"), folder / "report.html")
 
 
 @pytest.fixture
@@ -336,7 +336,7 @@ def test_text_of_records_stays_text(
           told: document.body.innerText.includes("<img src=x onerror="), tip: tooltip.textContent,
         };
         """,
-        page=write_report(Study(tmp_path), tmp_path / "report.html"),
+        page=write_report(FramedTables(tmp_path), tmp_path / "report.html"),
     )
     assert "caught" not in seen["title"]
     assert (seen["scripts"], seen["images"]) == (4, 0), "the data, Vega, the page's own script, and the probe"

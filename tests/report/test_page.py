@@ -15,9 +15,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from harness.figures.framed_tables import KINDS, FramedTables
 from harness.figures.kind import FigureKind, read_tables
 from harness.figures.panels import split_panels
-from harness.figures.study import KINDS, Study
 from harness.report import run_panels, write_report
 from harness.report.charts import SENTENCES, select_sentences
 from harness.report.embedding import TextTable, dump_json, encode_frame
@@ -208,7 +208,7 @@ def test_each_panel_is_summed_up_once(study: Path, tmp_path: Path, monkeypatch: 
         return statistics.summarize_configurations(runs)
 
     monkeypatch.setattr("harness.figures.panels.summarize_configurations", counted)
-    write_report(Study(study / "tables"), tmp_path / "report.html")
+    write_report(FramedTables(study / "tables"), tmp_path / "report.html")
     assert len(calls) == len(split_panels(read_collected(study / "tables", "runs")))
 
 
@@ -222,7 +222,7 @@ def test_an_experiment_is_repeated_by_its_line(study: Path, tmp_path: Path) -> N
         ]
         plan = {"schema": 2, "experiment": name, "hash": "", "cost": "", "runs": listed}
         (tmp_path / f"{name}.json").write_text(json.dumps(plan))
-    page = write_report(Study(study / "tables"), tmp_path / "report.html", tmp_path).read_text()
+    page = write_report(FramedTables(study / "tables"), tmp_path / "report.html", tmp_path).read_text()
     assert "experiment=workflows/experiments/mine.yaml" in page
 
 
@@ -328,7 +328,9 @@ def test_timelines_add_up_to_the_median_epoch_of_each_rank(study: Path, elements
 
 
 def test_the_same_tables_give_the_same_page(study: Path, tmp_path: Path) -> None:
-    pages = [write_report(Study(study / "tables"), tmp_path / "report.html").read_text() for _ in range(2)]
+    pages = [
+        write_report(FramedTables(study / "tables"), tmp_path / "report.html").read_text() for _ in range(2)
+    ]
     assert pages[0] == pages[1]
 
 
@@ -403,7 +405,7 @@ def test_text_of_users_is_text(synthetic: SimpleNamespace, tmp_path: Path) -> No
     synthetic.write_ok(tmp_path / "runs", spec, 0.01, provenance=told)
     synthetic.write_failed(tmp_path / "runs", other, "failed", evil, f"{evil} & more")
     collect(tmp_path / "runs", tmp_path)
-    elements = Elements(write_report(Study(tmp_path), tmp_path / "report.html").read_text())
+    elements = Elements(write_report(FramedTables(tmp_path), tmp_path / "report.html").read_text())
     assert [tag for tag, _ in elements.seen].count("script") == 3, (
         "the data, Vega, and the script of the page"
     )

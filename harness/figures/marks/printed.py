@@ -82,15 +82,16 @@ def draw_over_ranks(axes: Axes, facet: Facet, x: str, y: str, shifts: Mapping[st
     for row in select_marks(facet, "crossing").to_dict("records"):
         axes.axvline(float(row[x]), **CROSSING)
     for row in select_marks(facet, "end of scaling").to_dict("records"):
-        colour = facet.looks[row["curve"]].colour
+        colour = _choose_colour(facet, row["curve"])
         axes.plot([shift(row["curve"], row[x])], [row["from_value"]], color=colour, zorder=2.4, **RING)
     for line in list_lines(facet, x, y):
         ends = [shift(line["from_curve"], line["from_ranks"]), shift(line["curve"], line[x])]
-        colour = facet.looks[line["curve"]].colour
+        colour = _choose_colour(facet, line["curve"])
         axes.plot(ends, [line["from_value"], line[y]], color=colour, linewidth=LINE_WIDTH, zorder=2.2)
     for row in select_marks(facet, "ratio", "seconds").to_dict("records"):
         look = facet.looks[row["curve"]]
-        marker = {**HOLLOW, **_choose_marker(row["bound"], "y", look), "color": look.colour, "zorder": 2.7}
+        colour = _choose_colour(facet, row["curve"])
+        marker = {**HOLLOW, **_choose_marker(row["bound"], "y", look), "color": colour, "zorder": 2.7}
         axes.plot([shift(row["curve"], row[x])], [float(row[y])], **marker)
     add_legend(axes, facet, "y")
 
@@ -103,6 +104,10 @@ def draw_in_rows(axes: Axes, facet: Facet, places: Mapping[str, float], x: str) 
         marker = {**HOLLOW, **_choose_marker(row["bound"], "x", CurveLook(INK, "o")), "color": INK}
         axes.plot([row[x]], [places[row["label"]]], zorder=3.2, **marker)
     add_legend(axes, facet, "x")
+
+
+def _choose_colour(facet: Facet, curve: str) -> str:
+    return MUTED if facet.is_grey(curve) else facet.looks[curve].colour
 
 
 def _choose_marker(bound: str, axis: str, look: CurveLook) -> dict[str, Any]:

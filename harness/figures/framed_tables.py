@@ -1,4 +1,4 @@
-"""A study: the collected tables of a folder, and what each kind of figure makes of them."""
+"""The collected tables of a folder, and the facets that each kind of figure makes of them."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -19,10 +19,10 @@ KINDS = find_kinds()
 """All kinds of figures, in the order of the report."""
 
 
-class Study:
+class FramedTables:
     """The collected tables of a folder, and the facets that each kind of figure makes of them.
 
-    Figures and the report that are made in one process share one study.
+    Figures and the report that are made in one process share them.
     """
 
     def __init__(self, tables: Path):
