@@ -124,16 +124,14 @@ def predict(options: argparse.Namespace) -> None:
     Path(options.out).mkdir(parents=True)
 
 
-def figures(options: argparse.Namespace) -> None:
-    Path(options.out).mkdir(parents=True, exist_ok=True)
-    for name in FIGURES:
-        for kind in ("pdf", "png", "svg"):
-            (Path(options.out) / f"{name}.{kind}").write_text(DRAWING)
-        (Path(options.out) / f"{name}.txt").write_text(f"How to read {name}.\n\nShown: _*.\n")
-
-
 def report(options: argparse.Namespace) -> None:
     Path(options.out).write_text("<html></html>")
+    figures = Path(options.figures)
+    figures.mkdir(parents=True, exist_ok=True)
+    for name in FIGURES:
+        for kind in ("pdf", "png", "svg"):
+            (figures / f"{name}.{kind}").write_text(DRAWING)
+        (figures / f"{name}.txt").write_text(f"How to read {name}.\n\nShown: _*.\n")
 
 
 def wait_for_builds(count: int) -> None:
@@ -159,7 +157,7 @@ def data(options: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     verbs = parser.add_subparsers(required=True)
-    for verb in (plan, run, collect, claims, predict, figures, report):
+    for verb in (plan, run, collect, claims, predict, report):
         words = verbs.add_parser(verb.__name__)
         words.set_defaults(do=verb)
         words.add_argument("--spec", nargs="+")

@@ -83,6 +83,7 @@ LONG = {
     "compose.search": "keeps its choices among the recorded results",
     "accuracy.loss-curves": "needs files that are downloaded",
     "accuracy.samplers": "needs files that are downloaded, and trains for many minutes",
+    "mutants": "checks strategies for minutes; tests/test_mutants.py has its parts",
     "launching.rendezvous": "waits three seconds for its clients, and for a name server on some machines",
     "launching.commands": "runs the smoke workflow",
     "launching.file-calls": "traces interpreters for a minute",

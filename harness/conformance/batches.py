@@ -123,10 +123,11 @@ def check_unbiased_messages(case: Case) -> Finding:
 
 
 def check_unbiased_batches(case: Case) -> Finding:
-    """Check that the errors of row sums of the first layer's matrices, summed over a mini-batch, have mean zero.
+    """Check that errors of row sums in every layer's matrices, and of the loss's weights, have mean zero.
 
-    The mean over steps is zero for any set of vertices. The test uses random halves of all vertices, and reports the
-    largest error in standard deviations. Single rows would not work, because a rarely sampled row has no spread.
+    An error is summed over random halves of all vertices: over the rows of a layer that are in the mini-batch, and over
+    its targets, each times its importance. Single rows would not work, because a rarely sampled row has no spread. The
+    groups are tested in turn. Reported is the largest mean error in standard deviations.
     """
     strategy, store = case.strategy(), case.store()
     everyone, kind = range(store.n), case.spec.model.kind
@@ -135,26 +136,36 @@ def check_unbiased_batches(case: Case) -> Finding:
     weight = torch.linspace(1, 2, store.n, dtype=torch.float64)
     exact = dense_model_matrix(kind, store) @ weight
     halves = _draw_random_halves(store.n)
-    missed = torch.empty(STEPS, HALVES, dtype=torch.float64)
+    balanced = torch.zeros_like(halves)
+    balanced[:, targets] = halves[:, targets] - halves[:, targets].mean(dim=1, keepdim=True)
+    layers = case.spec.model.layers
+    missed = torch.empty(STEPS, layers + 1, HALVES, dtype=torch.float64)
     for step in range(STEPS):
-        batch = strategy.mini_batch(step, 0, A, targets)
-        drawn = torch.from_numpy(to_scipy(batch.A[0]) @ weight[batch.vertices[0]].numpy())
-        rows = batch.vertices[1]
-        missed[step] = halves[:, rows] @ (drawn - exact[rows])
+        batch = strategy.mini_batch(step, step % strategy.groups, A, targets)
+        for layer, sampled in enumerate(batch.A):
+            drawn = torch.from_numpy(to_scipy(sampled) @ weight[batch.vertices[layer]].numpy())
+            rows = batch.vertices[layer + 1]
+            missed[step, layer] = halves[:, rows] @ (drawn - exact[rows])
+        last = batch.vertices[-1]
+        importance = torch.ones(len(last)) if batch.importance is None else batch.importance
+        missed[step, layers] = balanced[:, last] @ importance.double()
     mean, spread = missed.mean(dim=0).abs(), missed.std(dim=0) / STEPS**0.5
-    if bool((mean < 1e-9).all()):
+    deviations = torch.where(mean < 1e-9, 0.0, mean / spread)
+    place, worst = divmod(int(deviations.argmax()), HALVES)
+    largest = float(deviations[place, worst])
+    if not largest:
         return Finding("unbiased", case.name, True, "whole rows")
-    deviations = mean / spread
-    worst = int(deviations.argmax())
-    deviation = f"{float(deviations[worst]):.1f} deviations in {STEPS} steps"
+    deviation = f"{largest:.1f} deviations in {STEPS} steps"
+    what = (
+        f"the error of layer {place}'s row sums against A's" if place < layers else "the weights of targets"
+    )
     wrong = Mismatch(
         None,
         f"the mean of {STEPS} steps",
-        f"the error of layer 0's row sums against A's, over half {worst} of the vertices",
+        f"{what}, over half {worst} of the vertices",
         "0",
-        f"{float(mean[worst]):.3g} ({deviation}, allowed are {DEVIATIONS:g})",
+        f"{float(mean[place, worst]):.3g} ({deviation}, allowed are {DEVIATIONS:g})",
     )
-    largest = float(deviations[worst])
     return _report_deviation("unbiased", case, [wrong] if largest > DEVIATIONS else [], deviation, largest)
 
 

@@ -193,7 +193,9 @@ class Compared(NamedTuple):
     """The tensor's first row and column in the whole matrix."""
 
 
-def check_serial(case: Case, ranks: Sequence[RankResult], serial: Trained, rounding: float) -> list[Finding]:
+def check_serial(
+    case: Case, ranks: Sequence[RankResult], serial: Trained, rounding: float = 0.0
+) -> list[Finding]:
     """Check that losses, first gradients, last parameters and outputs equal the pieces of serial training.
 
     If the ranks round numbers that the serial training does not round, only losses are compared, and are nearly equal.

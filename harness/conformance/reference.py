@@ -154,7 +154,8 @@ def train_densely(
             return [whole]
         return [whole._replace(A=[multiplier(A, layer, step) for layer in layers])]
 
-    steps = recurrence or SerialSteps(strategy, DenseGraph(A, A != 0))
+    serial = SerialSteps(strategy, DenseGraph(A, A != 0))
+    steps = recurrence or serial
 
     def compute_output(step: int, batch: Batch, mask: Mask | None) -> Tensor:
         X_step, convolve = steps.start(X[batch.vertices[0]]), partial(steps.convolve, step)
@@ -180,13 +181,7 @@ def train_densely(
                         each.sub_(spec.training.lr * each.grad)
     with torch.no_grad():
         evaluated = [multiplier(A, layer, None) if multiplier else A for layer in layers]
-        output = forward(
-            evaluated,
-            X,
-            named,
-            spec.model,
-            partial(SerialSteps(strategy, DenseGraph(A, A != 0)).convolve, -1),
-        )
+        output = forward(evaluated, X, named, spec.model, partial(serial.convolve, 0))
     hits = {
         name: _count_hits(output[split == value], labels[split == value]) for name, value in SPLITS.items()
     }
@@ -199,18 +194,15 @@ def train_densely(
 def make_recurrence(strategy: Strategy, blocks: Blocks) -> Recurrence:
     """Return the recurrence of a strategy on the whole graph."""
     assert strategy.recurrence
-    A, kind, everyone = _read_adjacency(blocks), strategy.spec.model.kind, range(blocks.n)
-    row, edge_parts = (
-        torch.repeat_interleave(torch.arange(A.rows), A.rowptr.diff()),
-        blocks.edge_parts(everyone),
-    )
-    entries = torch.zeros(A.shape, dtype=torch.bool)
-    entries[row, A.col.long()] = True
-    parts = None
+    A, edge_parts = _read_adjacency(blocks), blocks.edge_parts(range(blocks.n))
+    place = torch.repeat_interleave(torch.arange(A.rows), A.rowptr.diff()), A.col.long()
+    entries, parts = torch.zeros(A.shape, dtype=torch.bool), None
+    entries[place] = True
     if edge_parts is not None:
         parts = torch.zeros(A.shape, dtype=torch.int64)
-        parts[row, A.col.long()] = edge_parts.long()
-    return strategy.recurrence(strategy, DenseGraph(dense_model_matrix(kind, blocks), entries, parts))
+        parts[place] = edge_parts.long()
+    dense = dense_model_matrix(strategy.spec.model.kind, blocks)
+    return strategy.recurrence(strategy, DenseGraph(dense, entries, parts))
 
 
 class Batch(NamedTuple):

@@ -28,8 +28,8 @@ class FramedTables:
     def __init__(self, tables: Path):
         """Read the tables."""
         self.tables = tables
-        self.digest = tables_digest(tables)
         self.runs = read_collected(tables, "runs")
+        self.digest = tables_digest(tables)
         self.claims = read_claims_table(tables)
         self.by_run = read_tables(tables)
         self._facets: dict[tuple[str, ...], list[Facet]] = {}

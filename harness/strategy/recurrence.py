@@ -8,6 +8,7 @@ Legend: P ranks, n vertices in the order of the dataset, F features in, H featur
 """
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -35,8 +36,11 @@ class Recurrence:
         self.strategy, self.graph, self.A = strategy, graph, graph.A
         self.params = strategy.params
         self.ranks = strategy.spec.ranks
-        self.parts = [slice(rows.start, rows.stop) for rows in strategy.facts.blocks(self.ranks)]
+
+    @cached_property
+    def parts(self) -> list[slice]:
         """The vertices of each rank."""
+        return [slice(rows.start, rows.stop) for rows in self.strategy.facts.blocks(self.ranks)]
 
     @staticmethod
     def count_epochs(strategy: Any) -> int:  # noqa: ARG004  overrides use it

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
+from harness.comm.call import Call, CompletedCall, Pending
 from harness.kernels import Csr
 from harness.ledger import AxisName, Direction, Op, TensorName
 from harness.models import SplitAccuracy
 from harness.strategies.cagnet.oned import OneD, WholeRows
 from harness.strategies.distgnn import CopiedRows, DistGnn
+from harness.strategies.halo.adaqp import AdaQP, QuantizedOperators
 from harness.strategies.halo.bns import Bns, BoundarySampler
 from harness.strategies.halo.partition_parallel import (
     Exchange,
@@ -26,6 +28,8 @@ from harness.strategies.halo.partition_parallel import (
     PartMatrices,
     PartOperators,
 )
+from harness.strategies.halo.pipegcn import Pipe, StaleExchange
+from harness.strategies.sancus import Sancus
 from harness.strategies.scalegnn.fourd import FourD, Samples
 from harness.strategies.scalegnn.scalegnn import ScaleGNN
 from harness.strategy import IGNORED, LONG, Context, Coordinates, Counts, Words
@@ -265,6 +269,81 @@ class OwnTransposeRows(CopiedRows):
 class OwnTranspose(DistGnn):
     def operators(self, ctx: Context) -> CopiedRows:
         return OwnTransposeRows(ctx, self)
+
+
+class DroppedGradients(AdaQP):
+    """Gradients that cross a boundary are zeros."""
+
+    def operators(self, ctx: Context) -> QuantizedOperators:
+        return DroppedGradientRows(ctx, self, LocalGraph(ctx, self.blocks()))
+
+
+class DroppedGradientRows(QuantizedOperators):
+    def return_gradients(self, layer: int, dH_KF: Tensor) -> Pending[Tensor]:
+        return super().return_gradients(layer, torch.zeros_like(dH_KF))
+
+
+class WrongSign(Pipe):
+    """Late gradients have the wrong sign."""
+
+    def operators(self, ctx: Context) -> PartOperators:
+        graph = LocalGraph(ctx, self.blocks())
+        return PartOperators(ctx, self, graph.build_layers(), WrongSignExchange(ctx, self, graph.halo))
+
+
+class WrongSignExchange(StaleExchange):
+    def issue(
+        self, call: Call[Tensor], direction: Direction, layer: int, step: int | None
+    ) -> Pending[Tensor]:
+        arrived = super().issue(call, direction, layer, step)
+        return arrived if direction is Direction.FORWARD else CompletedCall(-arrived.wait())
+
+
+class SquaredAverage(Pipe):
+    """What arrives has the weight 1 - m^2."""
+
+    def operators(self, ctx: Context) -> PartOperators:
+        graph = LocalGraph(ctx, self.blocks())
+        return PartOperators(ctx, self, graph.build_layers(), SquaredAverageExchange(ctx, self, graph.halo))
+
+
+class SquaredAverageExchange(StaleExchange):
+    def issue(
+        self, call: Call[Tensor], direction: Direction, layer: int, step: int | None
+    ) -> Pending[Tensor]:
+        m = self.smoothing[direction]
+        if last := self.in_flight.get((direction, layer)):
+            self.in_flight[direction, layer] = CompletedCall((1 + m) * last.wait())
+        return super().issue(call, direction, layer, step)
+
+
+class WithoutRecurrence(Pipe):
+    """Names no recurrence: its gradients can only be compared with differences."""
+
+    recurrence = None
+
+
+class OlderRows(Sancus):
+    """Rows are an epoch older than the bound."""
+
+    def is_broadcast(self, j: int, layer: int, epoch: int) -> bool:
+        turn = (epoch - 1 - j) % (self.params.stale + 2) == 0
+        return epoch == 0 or (turn and self.has_changing_input(layer))
+
+
+class OwnTwiceRows(CopiedRows):
+    """Copies add their own partial sums twice, once as a part of those of others."""
+
+    def reduce_copies(self, layer: int, direction: Direction, x_VF: Tensor) -> Tensor:
+        total = super().reduce_copies(layer, direction, x_VF)
+        if self.delayed and self.step is not None and len(total) == len(x_VF):
+            return torch.cat([total[: self.masters], total[self.masters :] + x_VF[self.masters :]])
+        return total
+
+
+class OwnTwice(DistGnn):
+    def operators(self, ctx: Context) -> CopiedRows:
+        return OwnTwiceRows(ctx, self)
 
 
 class OneSampleForAll(ScaleGNN):

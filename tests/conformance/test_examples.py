@@ -1,5 +1,6 @@
 """The strategies that pages show in full hold every law of the kit."""
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from harness.conformance.kit import check_case as findings_of
 from harness.graph.model import LabelTask
 from harness.ledger import AxisName
 from harness.spec.spec import StrategyChoice
+from harness.strategies import sancus
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [(DOCS / name).read_text() for name in ("tutorials/add-a-strategy.md", "concepts/layouts.md")]
@@ -40,6 +42,11 @@ def test_an_example_holds_every_law_of_a_case(name: str, tmp_path: Path, pool: A
     findings = list(findings_of(kit_case(strategy, {axis: 3}, name, strategy=choice), pool.run, range(3)))
     assert len(findings) > 8
     assert [finding for finding in findings if not finding.holds] == []
+
+
+def test_recurrence_on_the_page_is_that_of_its_strategy() -> None:
+    (shown,) = re.findall(r"^```py\n(.*?)^```", PAGES[0], flags=re.MULTILINE | re.DOTALL)
+    assert shown in inspect.getsource(sancus)
 
 
 @pytest.mark.slow
