@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
@@ -91,7 +91,7 @@ class Mutant(NamedTuple):
 
 @benchmark
 def mutants(
-    only: Sequence[str] = (), count: int = 6, seed: int = 1, extent: Extent = "quick", timeout: int = 300
+    only: tuple[str, ...] = (), count: int = 6, seed: int = 1, extent: Extent = "quick", timeout: int = 300
 ) -> Results:
     """Change one expression of a strategy at a time, and check it: how many of the mistakes are found?
 
