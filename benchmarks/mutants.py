@@ -113,7 +113,8 @@ def mutants(
         found, ended, survived = (outcomes.count(each) for each in ("found", "error", "survived"))
         share = found / (found + survived) if found + survived else None
         yield name, len(outcomes), found, ended, survived, share
-    yield Table("strategy", "place", "before", "after", title="Mutants that survived")
+    if survivors:
+        yield Table("strategy", "place", "before", "after", title="Mutants that survived")
     for name, mutant in survivors:
         yield name, f"{mutant.file.name}:{mutant.line}", f"`{mutant.before}`", f"`{mutant.after}`"
 
