@@ -48,10 +48,8 @@ SWAPPED = {
     "Y": "X",
     "step": "step - 1",
     "epoch": "epoch - 1",
-    "True": "False",
-    "False": "True",
 }
-"""Names, and what stands in their place in a mutant."""
+"""Names, and what replaces them in a mutant."""
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq,
@@ -73,9 +71,9 @@ class Change(NamedTuple):
     left_out: str
     """The name of a class that does not change."""
     number: int
-    """The place of the expression among those of the file."""
+    """The index of the expression in `list_expressions`."""
     choice: int
-    """The place of the mistake among those that may stand for it."""
+    """The index of the mistake in `list_mistakes`."""
 
 
 class Mutant(NamedTuple):
@@ -233,7 +231,7 @@ def _walk_statement(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def list_mistakes(node: ast.expr) -> list[ast.expr]:
-    """Return what may stand in the place of an expression, each with one mistake."""
+    """Return the replacements of an expression, each with one mistake."""
     mistakes = list[ast.expr]()
     match node:
         case ast.BinOp(left, ast.Add() | ast.Sub() as sign, right):

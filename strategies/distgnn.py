@@ -245,17 +245,13 @@ class DelayedCopies(Recurrence):
 
     def __init__(self, strategy: "DistGnn", graph: DenseGraph) -> None:
         super().__init__(strategy, graph)
-        self.delay = 0 if self.params.aggregates == "none" else self.params.delay
-        vertex, owner = torch.arange(len(self.A)), self.mark_own()[..., 0].int().argmax(dim=0)
+        vertex, owner = torch.arange(len(self.A)), self.own[..., 0].int().argmax(dim=0)
         parts = graph.parts
         if parts is None:
             parts = torch.where((vertex[:, None] + vertex) % 2 == 0, owner[:, None], owner)
         entries = torch.stack([graph.entries & (parts == p) for p in range(self.ranks)])
         self.A_p = self.A * entries
-        self.copies = entries.any(dim=1) | entries.any(dim=2)
-        self.is_master = torch.zeros_like(self.copies)
-        self.is_master[owner, vertex] = True
-        self.copies |= self.is_master
+        self.copies = (entries.any(dim=1) | entries.any(dim=2))[..., None] | self.own
         self.masters = owner, vertex
         self.states = dict[tuple[Direction, int], dict[Any, Tensor]]()
 
@@ -265,7 +261,7 @@ class DelayedCopies(Recurrence):
         return 3 * max(strategy.delay, 1)
 
     def start(self, X: Tensor) -> Tensor:
-        return X * self.copies[..., None]
+        return X * self.copies
 
     def convolve(self, step: int, layer: int, H: Tensor, W: Tensor, multiply: Multiply) -> Tensor:
         is_combined = self.strategy.combines_first(layer)
@@ -276,15 +272,15 @@ class DelayedCopies(Recurrence):
 
     def sum_copies(self, step: int, key: tuple[Direction, int], x: Tensor) -> Tensor:
         """Return each copy's sum of x over all copies: its own x, and of the others what has arrived."""
-        state, is_copy = self.states.setdefault(key, {}), (self.copies & ~self.is_master)[..., None]
+        state, is_copy, delay = self.states.setdefault(key, {}), self.copies & ~self.own, self.strategy.delay
         partials, rest = (state.setdefault(name, torch.zeros_like(x)) for name in ("partials", "rest"))
-        in_bin = (torch.arange(len(self.A)) % self.delay == step % self.delay)[:, None]
-        if step >= self.delay:
-            partials[:] = torch.where(is_copy & in_bin, state.pop(("up", step - self.delay)), partials)
-            rest[:] = torch.where(is_copy & in_bin, state.pop(("down", step - self.delay)), rest)
+        in_bin = (torch.arange(len(self.A)) % delay == step % delay)[:, None]
+        if step >= delay:
+            partials[:] = torch.where(is_copy & in_bin, state.pop(("up", step - delay)), partials)
+            rest[:] = torch.where(is_copy & in_bin, state.pop(("down", step - delay)), rest)
         total = x[self.masters] + partials.sum(dim=0)
         state["up", step], state["down", step] = x.clone(), total - partials
-        return torch.where(self.is_master[..., None], total, torch.where(is_copy, x + rest, 0))
+        return torch.where(self.own, total, torch.where(is_copy, x + rest, 0))
 
     def finish(self, Z: Tensor) -> Tensor:
         return Z[self.masters]

@@ -85,7 +85,7 @@ class CachedBlocks(Recurrence):
 
     def __init__(self, strategy: "Sancus", graph: DenseGraph) -> None:
         super().__init__(strategy, graph)
-        self.own, self.sent = self.mark_own(), dict[int, Tensor]()
+        self.sent = dict[int, Tensor]()
 
     @staticmethod
     def count_epochs(strategy: "Sancus") -> int:

@@ -310,7 +310,7 @@ def report(request: ReportRequest, reporter: Reporter) -> ReportAnswer | PacksAn
         if request.tables or request.figures:
             raise UserError(
                 "A report of packs takes no --tables and no --figures: it is made of the packed runs. "
-                "`harness figures --tables results/packs` draws figures of the tables beside it."
+                "`harness figures --tables results/packs` draws figures of the tables in that folder."
             )
         from harness.report.packs import write_packs_report
 

@@ -42,6 +42,14 @@ class Recurrence:
         """The vertices of each rank."""
         return [slice(rows.start, rows.stop) for rows in self.strategy.facts.blocks(self.ranks)]
 
+    @cached_property
+    def own(self) -> Tensor:
+        """Whether each rank has each vertex, (P, n, 1)."""
+        own = torch.zeros(self.ranks, len(self.A), 1, dtype=torch.bool)
+        for rank, rows in enumerate(self.parts):
+            own[rank, rows] = True
+        return own
+
     @staticmethod
     def count_epochs(strategy: Any) -> int:  # noqa: ARG004  overrides use it
         """Return the number of first epochs in which each kind of step occurs; a check trains at least three."""
@@ -69,10 +77,3 @@ class Recurrence:
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients of the loss. Override this if gradients arrive late."""
         loss.backward()
-
-    def mark_own(self) -> Tensor:
-        """Return for each rank whether it has each vertex, (P, n, 1)."""
-        own = torch.zeros(self.ranks, len(self.A), 1, dtype=torch.bool)
-        for rank, rows in enumerate(self.parts):
-            own[rank, rows] = True
-        return own

@@ -42,16 +42,13 @@ class StaleBoundary(Recurrence):
 
     def __init__(self, strategy: "Pipe", graph: DenseGraph) -> None:
         super().__init__(strategy, graph)
-        self.own = self.mark_own()
         self.rows, self.gradients = dict[int, Tensor](), dict[int, Tensor]()
         self.seen = dict[int, tuple[Tensor, Tensor]]()
 
     def see(self, step: int, layer: int, H_nF: Tensor) -> Tensor:
-        is_fixed = not self.strategy.needs_dH(layer) and not self.strategy.combines_first(layer)
-        if (
-            is_fixed and self.params.precompute and self.strategy.spec.model.kind != "gat"
-        ):  # A X is computed once
-            return super().see(step, layer, H_nF)
+        changes = self.strategy.needs_dH(layer) or self.strategy.combines_first(layer)
+        if self.params.precompute and not changes and self.strategy.spec.model.kind != "gat":
+            return super().see(step, layer, H_nF)  # A X is computed once
         m, past = self.params.features, self.rows.get(layer, torch.zeros_like(H_nF))
         self.rows[layer] = m * past + (1 - m) * H_nF.detach()
         late = past.expand(self.ranks, *past.shape).clone().requires_grad_()

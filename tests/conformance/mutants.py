@@ -283,12 +283,16 @@ class DroppedGradientRows(QuantizedOperators):
         return super().return_gradients(layer, torch.zeros_like(dH_KF))
 
 
+def with_exchange(strategy: Pipe, ctx: Context, kind: type[StaleExchange]) -> PartOperators:
+    graph = LocalGraph(ctx, strategy.blocks())
+    return PartOperators(ctx, strategy, graph.build_layers(), kind(ctx, strategy, graph.halo))
+
+
 class WrongSign(Pipe):
     """Late gradients have the wrong sign."""
 
     def operators(self, ctx: Context) -> PartOperators:
-        graph = LocalGraph(ctx, self.blocks())
-        return PartOperators(ctx, self, graph.build_layers(), WrongSignExchange(ctx, self, graph.halo))
+        return with_exchange(self, ctx, WrongSignExchange)
 
 
 class WrongSignExchange(StaleExchange):
@@ -303,8 +307,7 @@ class SquaredAverage(Pipe):
     """What arrives has the weight 1 - m^2."""
 
     def operators(self, ctx: Context) -> PartOperators:
-        graph = LocalGraph(ctx, self.blocks())
-        return PartOperators(ctx, self, graph.build_layers(), SquaredAverageExchange(ctx, self, graph.halo))
+        return with_exchange(self, ctx, SquaredAverageExchange)
 
 
 class SquaredAverageExchange(StaleExchange):
