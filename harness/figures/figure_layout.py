@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
@@ -32,6 +33,7 @@ def compose_figure(facets: Sequence[Facet], mark: Mark, note: str = "", title: s
     rows = [cells[start : start + columns] for start in range(0, len(cells), columns)]
     heights = [max(height for _, (_, height) in row) for row in rows]
     figure = Figure(layout="constrained")
+    FigureCanvasAgg(figure)  # all layouts measure texts by one renderer, which remembers their sizes
     grid: Any = figure.subplots(len(rows), columns, squeeze=False, height_ratios=heights)
     for axes_of_row, row in zip(grid, rows, strict=True):
         for axes, (facet, _) in zip(axes_of_row, row, strict=False):
