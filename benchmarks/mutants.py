@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
@@ -68,8 +68,8 @@ class Change(NamedTuple):
     """A change of an expression in a file."""
 
     file: Path
-    left_out: str
-    """The name of a class that does not change."""
+    left_out: frozenset[str]
+    """The names of classes that do not change: they describe for a check what the strategy computes."""
     number: int
     """The index of the expression in `list_expressions`."""
     choice: int
@@ -166,7 +166,8 @@ def check_mutant(name: str, mutant: Mutant, copy: Path, extent: Extent, timeout:
 def list_changes(name: str) -> list[Change]:
     """Return all changes of a strategy, in the order of its files."""
     strategy = load_strategy(name)
-    left_out = strategy.recurrence.__name__ if strategy.recurrence else ""
+    references = [each for each in (strategy.recurrence, strategy.reference_sampler) if each]
+    left_out = frozenset(base.__name__ for each in references for base in each.__mro__)
     return [
         Change(file, left_out, number, choice)
         for file in find_files(strategy.__module__)
@@ -203,12 +204,12 @@ def find_files(module: str) -> list[Path]:
     return sorted(found.values())
 
 
-def list_expressions(tree: ast.AST, left_out: str = "") -> list[ast.expr]:
+def list_expressions(tree: ast.AST, left_out: Collection[str] = ()) -> list[ast.expr]:
     """Return the expressions in functions, without annotations, defaults, assertions and errors."""
     found = list[ast.expr]()
     for node in ast.iter_child_nodes(tree):
         if not isinstance(node, ast.FunctionDef):
-            if not (isinstance(node, ast.ClassDef) and node.name == left_out):
+            if not (isinstance(node, ast.ClassDef) and node.name in left_out):
                 found += list_expressions(node, left_out)
             continue
         decorators = " ".join(map(ast.unparse, node.decorator_list))

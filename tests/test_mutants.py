@@ -62,7 +62,7 @@ class Reference:
     def g(self):
         return 7
 """
-    found = [ast.unparse(each) for each in list_expressions(ast.parse(source), "Reference")]
+    found = [ast.unparse(each) for each in list_expressions(ast.parse(source), ["Reference"])]
     assert "a + 6" in found and not {"1", "2", "3", "a + 4", "a + 5", "7"} & {*found}
 
 

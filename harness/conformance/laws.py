@@ -28,7 +28,7 @@ from harness.conformance.mismatch import (
     locate_strategy,
     summarize,
 )
-from harness.conformance.reference import Trained
+from harness.conformance.reference import Trained, find_entries
 from harness.graph.blocks import Blocks
 from harness.graph.model import TRAIN
 from harness.kernels.csr import Csr, from_scipy, to_scipy
@@ -37,7 +37,7 @@ from harness.ledger.tape import OutlineEvent, outline_events
 from harness.registry import load_strategy
 from harness.replay import replay
 from harness.spec.spec import Protocol
-from harness.strategy import Counts, Piece, Strategy, WordsKey
+from harness.strategy import Piece, Strategy, WordsKey
 from harness.strategy.memory import HeldTensor
 
 
@@ -141,6 +141,8 @@ LOOK = {
     "trains": "the class of `operators`: if replicas differ, a missing sum over ranks, in `reduce_gradients` or in the "
     "backward pass of this weight; otherwise, the traceback (-v)",
     "unbiased": "`mini_batch` or `effective_adjacency`: sampled entries are scaled by one over their probability",
+    "samples as described": "`mini_batch` or `effective_adjacency`: what is drawn, how often, with which values and "
+    "random numbers; or `reference_sampler`, which describes it",
     "messages are unbiased": "`transmit_rows`: the rounding of the rows that are sent",
     "refused with a reason": "`refuse` and `grids`",
 }
@@ -314,11 +316,17 @@ def _find_wrong_losses(
 
 
 def check_words(case: Case, ranks: Sequence[RankResult]) -> Finding:
-    """Check that the ledger's payload elements equal the formula row by row on every rank."""
+    """Check that the ledger's payload elements equal the formula row by row on every rank.
+
+    They also equal a count by brute force, if the strategy has one.
+    """
     strategy, counts = case.strategy(), ScipyCounts(case.store())
-    wrong = [
-        line for number, rank in enumerate(ranks) for line in _compare_words(strategy, counts, number, rank)
-    ]
+    entries = find_entries(case.store())
+    wrong = list[Mismatch]()
+    for number, rank in enumerate(ranks):
+        wrong += _compare_words(strategy.words(rank.at, counts), number, rank, FORMULA)
+        if (counted := strategy.reference_words(rank.at, entries)) is not None:
+            wrong += _compare_words(counted, number, rank, "brute force")
     total = sum(sent.words for rank in ranks for sent in rank.sent.values())
     return report_finding("elements equal the formula", case, wrong, f"{total:,.0f}")
 
@@ -515,20 +523,21 @@ def _compare_bits(strategy: Strategy, number: int, once: RankResult, again: Rank
             yield compare_tensors((number, when, name), mine, theirs, 0.0, sides=TWICE)
 
 
-def _compare_words(strategy: Strategy, counts: Counts, number: int, rank: RankResult) -> list[Mismatch]:
-    formula = strategy.words(rank.at, counts)
+def _compare_words(
+    expected: Mapping[WordsKey, float], number: int, rank: RankResult, side: str
+) -> list[Mismatch]:
     return [
         Mismatch(
             number,
             "epoch 0",
             f"elements {_describe_key(key)}",
-            formula.get(key, 0),
+            expected.get(key, 0),
             sent.words,
-            (FORMULA, RUN),
+            (side, RUN),
         )
-        for key in sorted(formula.keys() | rank.sent.keys())
+        for key in sorted(expected.keys() | rank.sent.keys())
         for sent in [rank.sent.get(key, Sent())]
-        if sent.words != formula.get(key, 0)
+        if sent.words != expected.get(key, 0)
     ]
 
 

@@ -194,15 +194,22 @@ def train_densely(
 def make_recurrence(strategy: Strategy, blocks: Blocks) -> Recurrence:
     """Return the recurrence of a strategy on the whole graph."""
     assert strategy.recurrence
-    A, edge_parts = _read_adjacency(blocks), blocks.edge_parts(range(blocks.n))
-    place = torch.repeat_interleave(torch.arange(A.rows), A.rowptr.diff()), A.col.long()
-    entries, parts = torch.zeros(A.shape, dtype=torch.bool), None
-    entries[place] = True
+    return strategy.recurrence(strategy, make_dense_graph(strategy, blocks))
+
+
+def make_dense_graph(strategy: Strategy, blocks: Blocks) -> DenseGraph:
+    """Return the graph that the strategy's model multiplies by, dense."""
+    edge_parts, parts = blocks.edge_parts(range(blocks.n)), None
     if edge_parts is not None:
-        parts = torch.zeros(A.shape, dtype=torch.int64)
-        parts[place] = edge_parts.long()
-    dense = dense_model_matrix(strategy.spec.model.kind, blocks)
-    return strategy.recurrence(strategy, DenseGraph(dense, entries, parts))
+        A = _read_adjacency(blocks)
+        parts = _to_dense(A._replace(val=edge_parts)).long()
+    return DenseGraph(dense_model_matrix(strategy.spec.model.kind, blocks), find_entries(blocks), parts)
+
+
+def find_entries(blocks: Blocks) -> Tensor:
+    """Return whether A has an entry, which may be 0."""
+    A = _read_adjacency(blocks)
+    return _to_dense(A._replace(val=torch.ones_like(A.val))) > 0
 
 
 class Batch(NamedTuple):

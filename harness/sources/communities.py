@@ -6,9 +6,11 @@ Every further division multiplies the fraction by `growth`: the edges between th
 
     cut(2^k) = across * (1 + growth + ... + growth^(k - 1))
 
-of the edges. A growth of 1 gives every division as many edges, and of sqrt(2) gives a planar graph. The edges that are
-left stay in the smallest communities, which have room for them. In a small graph with many communities, hubs have
-fewer neighbours than the law of degrees says, because they cannot have more than their community.
+of the edges. In a small and dense graph it is up to a tenth more: hubs of a small community draw the same edges again,
+and repeated draws count once. A growth of 1 gives every division as many edges, and of sqrt(2) gives a planar graph.
+The edges that are left stay in the smallest communities, which have room for them. In a small graph with many
+communities, hubs have fewer neighbours than the law of degrees says, because they cannot have more than their
+community.
 
 Vertices are drawn by rank. The rank is n u^skew for a uniform number u, so the first x n of n ranks have x^(1/skew) of
 the ends of edges. A skew of 1 gives equal degrees, and of 2 degrees that fall with the root of the rank. The last k

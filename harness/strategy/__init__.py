@@ -35,3 +35,5 @@ from harness.strategy.rank_blocks import require_entries as require_entries
 from harness.strategy.recurrence import DenseGraph as DenseGraph
 from harness.strategy.recurrence import Multiply as Multiply
 from harness.strategy.recurrence import Recurrence as Recurrence
+from harness.strategy.reference_sampler import DenseBatch as DenseBatch
+from harness.strategy.reference_sampler import ReferenceSampler as ReferenceSampler

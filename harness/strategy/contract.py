@@ -23,6 +23,7 @@ from harness.spec.spec import ModelChoice, Spec
 from harness.strategy.counts import WORD, Counts, Piece
 from harness.strategy.facts import Facts, list_weights
 from harness.strategy.recurrence import Recurrence
+from harness.strategy.reference_sampler import ReferenceSampler
 from harness.validation import Frozen, format_value, validate
 
 if TYPE_CHECKING:
@@ -171,6 +172,8 @@ class Strategy(ABC):
     Params: ClassVar[type[Frozen]] = NoParams
     recurrence: ClassVar[type[Recurrence] | None] = None
     """The training step in dense algebra, if ranks multiply by stale, rounded or delayed rows."""
+    reference_sampler: ClassVar[type[ReferenceSampler] | None] = None
+    """The samples in dense algebra, if it draws mini-batches, or draws from the whole graph in every step."""
 
     def __init__(self, spec: Spec, facts: Facts) -> None:
         self.spec = spec
@@ -239,6 +242,14 @@ class Strategy(ABC):
         """
         is_repeated = self.effective_promise in (Promise.EXACT, Promise.OTHER_MODEL)
         return is_repeated and not self.mini_batches and self.transient_epochs == 0
+
+    def reference_words(self, at: Coordinates, entries: Tensor) -> Words | None:
+        """Return `words` of the first epoch, counted by brute force from the entries of the dense matrix A.
+
+        Override this if `words` shares code with the run, such as that which chooses the rows to send: `harness check`
+        then compares both.
+        """
+        return None
 
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
         """Return the payload words of one epoch; `epoch` counts from 0, warm-up included.
@@ -448,6 +459,10 @@ EXPECTED: dict[str, tuple[str, IsValid]] = {
     "recurrence": (
         "a class that derives from harness.strategy.Recurrence, or None",
         lambda value, _: value is None or (isinstance(value, type) and issubclass(value, Recurrence)),
+    ),
+    "reference_sampler": (
+        "a class that derives from harness.strategy.ReferenceSampler, or None",
+        lambda value, _: value is None or (isinstance(value, type) and issubclass(value, ReferenceSampler)),
     ),
 }
 """The attributes of a strategy class: what is accepted, in words, and a check of a value given all attributes."""

@@ -12,6 +12,9 @@ code:
 Legend as in `partition_parallel`.
 """
 
+from itertools import permutations
+
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -30,7 +33,7 @@ from harness.strategies.halo.partition_parallel import (
     PartitionParallel,
     PartOperators,
 )
-from harness.strategy import Context, MessageParams, Promise
+from harness.strategy import Context, DenseBatch, MessageParams, Promise, ReferenceSampler
 
 # A sample of the boundary: the rows that one part sends to another in a step.
 #
@@ -57,6 +60,22 @@ def draw_sample(seed: int, step: int, pair: Pair, boundary: int, rate: float) ->
     return torch.argsort(drawn, stable=True)[:size].sort().values
 
 
+class BoundaryReference(ReferenceSampler):
+    """A fraction p of the rows that a part needs of another, rounded up or down at random, and scaled by 1/p."""
+
+    def draw_epoch(self) -> list[list[DenseBatch]]:
+        A, p, everyone = self.A.copy(), self.params.p, np.ones(self.n, dtype=bool)
+        parts = [slice(part.start, part.stop) for part in self.strategy.blocks()]
+        for rows, cols in permutations(parts, 2):
+            boundary = np.flatnonzero(self.entries[rows, cols].any(axis=0))
+            size = int(p * len(boundary) + self.rng.random())
+            factor = np.zeros(cols.stop - cols.start)
+            factor[self.rng.choice(boundary, size, replace=False)] = 1 / (p or 1)
+            A[rows, cols] *= factor
+        samples = [A if layer in self.strategy.exchanging_layers else self.A for layer in range(self.layers)]
+        return [[DenseBatch([everyone] * (self.layers + 1), samples)]]
+
+
 class Bns(PartitionParallel):
     """Boundary node sampling, for any number of parts up to the number of vertices."""
 
@@ -75,6 +94,7 @@ class Bns(PartitionParallel):
         """A rank multiplies by its own rows while the rows of others are in flight."""
 
     params: Params
+    reference_sampler = BoundaryReference
 
     @property
     def precompute(self) -> bool:

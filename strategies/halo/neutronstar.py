@@ -54,6 +54,7 @@ from harness.strategy import (
     MessageParams,
     Once,
     Promise,
+    Words,
     compute_every_time,
     csr_bytes,
     transposed_index_bytes,
@@ -352,6 +353,14 @@ class NeutronStar(PartitionParallel):
             for layer, fetched in enumerate(choices[boundary.own].fetched)
         ]
 
+    def reference_words(self, at: Coordinates, entries: Tensor) -> Words:
+        """Count the words of fetched rows by sets, which share no code with the choice of a run."""
+        blocks, fetched = self.blocks(), [find_fetched(self, entries, own) for own in self.blocks()]
+        leaving = [
+            sum(len(rows & {*blocks[at[P]]}) for rows in of_parts) for of_parts in zip(*fetched, strict=True)
+        ]
+        return self.words_of_rows([*zip(map(len, fetched[at[P]]), leaving, strict=True)])
+
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """Return the bytes held; layers with the same replicas share their matrices, and each has its indices and S."""
         A, rows, precision = counts.adjacency(), self.rows(at), self.spec.precision
@@ -374,6 +383,40 @@ class NeutronStar(PartitionParallel):
             matrices[present, made] = sum(sizes)
             held[TensorName.INDEX] += LONG * leave + csr_bytes(present, leave, precision)
         return {**held, TensorName.A: sum(matrices.values())}
+
+
+def find_fetched(strategy: NeutronStar, entries: Tensor, own: range) -> list[set[int]]:
+    """Return the rows that a part fetches for each layer: those of its boundary that are not raised to its height."""
+    share = 0.0 if strategy.spec.training.features else strategy.params.replicas
+    room = len(entries) if share is None else int(share * len(own))
+    prices = strategy.compute_prices()
+    raised = find_raised([row.nonzero()[:, 0].tolist() for row in entries], own, prices, room)
+    boundary = {*entries[own.start : own.stop].any(dim=0).nonzero()[:, 0].tolist()} - {*own}
+    return [{v for v in boundary if (v, layer) not in raised} for layer in range(len(prices.worth))]
+
+
+def find_raised(rows: Sequence[Sequence[int]], own: range, prices: Prices, room: int) -> set[tuple[int, int]]:
+    """Apply the rule of `compute_heights` with a set of (vertex, height), finding the needs of a vertex each time."""
+    raised: set[tuple[int, int]] = set()
+
+    def needs(v: int, height: int) -> set[tuple[int, int]]:
+        if v in own:
+            return set()
+        return {(v, height)}.union(*(needs(u, height - 1) for u in rows[v] if height))
+
+    def price(v: int, height: int) -> float:
+        vertex, entry = (each[height] - (each[height - 1] if height else 0) for each in prices[1:])
+        return vertex + len(rows[v]) * entry
+
+    wanted = {u for v in own for u in rows[v]} - {*own}
+    for height, worth in enumerate(prices.worth):
+        for v in sorted(wanted, key=lambda v: (len(rows[v]), v)):
+            new = needs(v, height) - raised
+            absent = sum(low == 0 for _, low in new)
+            if sum(price(*each) for each in new) < worth and absent <= room:
+                raised |= new
+                room -= absent
+    return raised
 
 
 class HybridGraph:

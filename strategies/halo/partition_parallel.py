@@ -245,8 +245,11 @@ class PartitionParallel(RowStrategy):
 
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
         """Return the words of boundary rows, forward and backward, of dW and of the loss."""
+        return self.words_of_rows(self.exchanged_rows(self.boundary(at, counts), epoch))
+
+    def words_of_rows(self, exchanged_rows: Sequence[tuple[int, int]]) -> Words:
+        """Return the words of an epoch, given the rows that are exchanged for each layer (`exchanged_rows`)."""
         words = Words(self.grid, self.recomputed_layers)
-        exchanged_rows = self.exchanged_rows(self.boundary(at, counts), epoch)
         for layer in self.exchanging_layers:
             (arriving, leaving), width = exchanged_rows[layer], self.aggregated_width(layer)
             words.add(FORWARD, layer, Op.ALL_TO_ALL, P, TensorName.H, width * arriving)

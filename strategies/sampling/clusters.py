@@ -26,6 +26,7 @@ from harness.parallel.label_loss import LabelLoss
 from harness.strategies.sampling.composition import Composition, P, SampledStrategy
 from harness.strategies.sampling.features import HeldSizes, LocalFeatures, LocalStore
 from harness.strategies.sampling.graph_placement import BlockLayout, OwnSubgraph, Rank
+from harness.strategies.sampling.reference_samplers import ClusterReference
 from harness.strategies.sampling.sampler import (
     BatchSchedule,
     GraphView,
@@ -51,6 +52,7 @@ class Cluster(SampledStrategy):
     edge_weights_refusal = "it normalises the subgraph of a mini-batch anew, by the degrees in it"
     Params = ClusterParams
     params: ClusterParams
+    reference_sampler = ClusterReference
 
     @classmethod
     def parts_per_block(cls, params: Frozen) -> int:

@@ -29,6 +29,12 @@ from harness.strategies.sampling.features import LocalFeatures, PartitionedFeatu
 from harness.strategies.sampling.graph_15d import PartitionedGraph15D
 from harness.strategies.sampling.graph_placement import PartitionedGraph, ReplicatedGraph
 from harness.strategies.sampling.matrices import MAX_DARTS
+from harness.strategies.sampling.reference_samplers import (
+    BulkSageReference,
+    LadiesReference,
+    NeighbourReference,
+    NodeReference,
+)
 from harness.strategies.sampling.sampler import BatchSchedule, FanoutParams, NodesByImportance, fanout_per_hop
 from harness.strategy import MessageParams, Promise
 from harness.validation import Frozen
@@ -54,6 +60,7 @@ class GraphSage(SampledStrategy):
     partitioned_over = None
     Params = SageParams
     params: SageParams
+    reference_sampler = NeighbourReference
 
     def compose(self) -> Composition:
         return Composition(self.neighbours((self.params.fanout,)), ReplicatedGraph(), LocalFeatures())
@@ -74,6 +81,7 @@ class GraphSaintNode(SampledStrategy):
     }
     axes: ClassVar[tuple[AxisName, ...]] = (D,)
     partitioned_over = None
+    reference_sampler = NodeReference
 
     def compose(self) -> Composition:
         spec, n = self.spec, self.facts.vertices
@@ -114,6 +122,7 @@ class DistDgl(SampledStrategy):
     paper = "DistDGL (IA3 2020)"
     Params = DistDglParams
     params: DistDglParams
+    reference_sampler = NeighbourReference
 
     def compose(self) -> Composition:
         params = self.params
@@ -149,6 +158,7 @@ class Salient(SampledStrategy):
     paper = "SALIENT++ (MLSys 2023)"
     Params = SalientParams
     params: SalientParams
+    reference_sampler = NeighbourReference
 
     def compose(self) -> Composition:
         params = self.params
@@ -179,6 +189,7 @@ class MassiveGnn(SampledStrategy):
     paper = "MassiveGNN (CLUSTER 2024)"
     Params = EvictingParams
     params: EvictingParams
+    reference_sampler = NeighbourReference
 
     def compose(self) -> Composition:
         params = self.params
@@ -198,6 +209,7 @@ class Quiver(SampledStrategy):
     paper = "Quiver (2023)"
     Params = CachingParams
     params: CachingParams
+    reference_sampler = NeighbourReference
 
     def compose(self) -> Composition:
         params = self.params
@@ -250,6 +262,7 @@ class BulkSage(SampledStrategy):
     partitioned_over = ROW
     Params = BulkSageParams
     params: BulkSageParams
+    reference_sampler = BulkSageReference
 
     def compose(self) -> Composition:
         sizes = tuple(fanout_per_hop(self.params.fanouts, self.spec.model.layers))
@@ -280,6 +293,7 @@ class BulkLadies(SampledStrategy):
     partitioned_over = ROW
     Params = LadiesParams
     params: LadiesParams
+    reference_sampler = LadiesReference
 
     @property
     def effective_promise(self) -> Promise:

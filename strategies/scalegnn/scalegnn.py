@@ -13,6 +13,7 @@ docs/strategies/scalegnn.md lists the choices that the paper leaves open.
 
 from typing import ClassVar
 
+import numpy as np
 from torch import Tensor
 
 from harness.kernels import Csr
@@ -28,9 +29,11 @@ from harness.strategy import (
     Context,
     Coordinates,
     Counts,
+    DenseBatch,
     MiniBatch,
     Piece,
     Promise,
+    ReferenceSampler,
     Strategy,
     Words,
     csr_bytes,
@@ -38,6 +41,20 @@ from harness.strategy import (
 
 D = AxisName.D
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
+
+
+class UniformReference(ReferenceSampler):
+    """Vertices drawn uniformly without replacement, and all edges between them, divided by their probability."""
+
+    def draw_epoch(self) -> list[list[DenseBatch]]:
+        steps = -(-self.n // (self.batch * self.groups))
+        return [[self.draw_batch() for _ in range(self.groups)] for _ in range(steps)]
+
+    def draw_batch(self) -> DenseBatch:
+        """Keep the diagonal; divide other entries by the probability of a vertex, given another (equation 23)."""
+        S, is_loop = self.rng.choice(self.n, self.batch, replace=False), np.eye(self.batch, dtype=bool)
+        scale = (self.n - 1) / max(self.batch - 1, 1)
+        return self.make_subgraph(S, self.A[np.ix_(S, S)] * np.where(is_loop, 1, scale))
 
 
 class ScaleGNN(Strategy):
@@ -58,6 +75,7 @@ class ScaleGNN(Strategy):
     slowest_first = (D, *CUBE)
     Params = ScaleGNNParams
     params: ScaleGNNParams
+    reference_sampler = UniformReference
 
     def refuse(self) -> str | None:
         if self.spec.training.features:

@@ -14,6 +14,7 @@ from harness.graph.model import LabelTask
 from harness.ledger import AxisName
 from harness.spec.spec import StrategyChoice
 from harness.strategies import sancus
+from harness.strategies.scalegnn import scalegnn
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [(DOCS / name).read_text() for name in ("tutorials/add-a-strategy.md", "concepts/layouts.md")]
@@ -44,9 +45,10 @@ def test_an_example_holds_every_law_of_a_case(name: str, tmp_path: Path, pool: A
     assert [finding for finding in findings if not finding.holds] == []
 
 
-def test_recurrence_on_the_page_is_that_of_its_strategy() -> None:
-    (shown,) = re.findall(r"^```py\n(.*?)^```", PAGES[0], flags=re.MULTILINE | re.DOTALL)
-    assert shown in inspect.getsource(sancus)
+def test_references_on_the_page_are_those_of_their_strategies() -> None:
+    shown = re.findall(r"^```py\n(.*?)^```", PAGES[0], flags=re.MULTILINE | re.DOTALL)
+    for code, module in zip(shown, (sancus, scalegnn), strict=True):
+        assert code in inspect.getsource(module)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from harness.kernels.csr import Csr, from_scipy
-from harness.strategies.halo.neutronstar import Prices, compute_heights, find_boundary
+from harness.strategies.halo.neutronstar import Prices, compute_heights, find_boundary, find_raised
 
 LAYERS = 3
 
@@ -15,33 +15,6 @@ LAYERS = 3
 def graph_of(draw: np.random.Generator, n: int) -> Csr:
     """Return a directed graph with a loop at every vertex."""
     return from_scipy(csr_array(((draw.random((n, n)) < 2 / n) | np.eye(n, dtype=bool)).astype(float)))
-
-
-def by_sets(A: Csr, own: range, prices: Prices, room: int) -> dict[int, int]:
-    """Apply the same rule with a set of (vertex, height), recomputing the needs of a vertex each time."""
-    rows = {v: A.col[A.rowptr[v] : A.rowptr[v + 1]].tolist() for v in range(A.rows)}
-    has: set[tuple[int, int]] = set()
-
-    def takes(v: int, height: int) -> set[tuple[int, int]]:
-        if v in own:
-            return set()
-        below = [takes(u, height - 1) for u in rows[v]] if height else []
-        return {(v, height)}.union(*below)
-
-    def cost(v: int, height: int) -> float:
-        steps = [(each[height], each[height - 1] if height else 0) for each in (prices.vertex, prices.entry)]
-        (vertex, vertex_below), (entry, entry_below) = steps
-        return vertex - vertex_below + len(rows[v]) * (entry - entry_below)
-
-    wanted = sorted({u for v in own for u in rows[v]} - set(own))
-    for height in range(LAYERS):
-        for v in sorted(wanted, key=lambda v: len(rows[v])):
-            new = takes(v, height) - has
-            came = len({u for u, low in new if low == 0})
-            if new and sum(cost(*one) for one in new) < prices.worth[height] and came <= room:
-                has |= new
-                room -= came
-    return {v: max(height for u, height in has if u == v) for v, _ in has}
 
 
 @given(seed=st.integers(0, 2**31))
@@ -53,7 +26,9 @@ def test_chosen_replicas_equal_a_search_with_sets(seed: int) -> None:
     prices = Prices(draw.integers(0, 40, LAYERS).tolist(), *up)
     room, own = int(draw.integers(0, n + 1)), range(*ends)
     computed = compute_heights(A, own, prices, room).tolist()
-    expected = by_sets(A, own, prices, room)
+    rows = [A.col[A.rowptr[v] : A.rowptr[v + 1]].tolist() for v in range(n)]
+    raised = find_raised(rows, own, prices, room)
+    expected = {v: max(height for u, height in raised if u == v) for v, _ in raised}
     assert computed == [LAYERS if v in own else expected.get(v, -1) for v in range(n)]
 
 

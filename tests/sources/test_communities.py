@@ -105,6 +105,20 @@ def test_divisions_cut_the_fractions_of_the_law(law):
         assert abs(found - expected) < lost * expected + 4 * sqrt(expected / graph.distinct)
 
 
+def test_divisions_of_a_small_and_dense_graph_cut_up_to_a_tenth_more_distinct_edges():
+    law = CommunityLaw(across=0.05, growth=1.3)
+    cut = np.zeros(4)
+    for seed in range(5):
+        graph = Communities(3001, 20_000, seed=seed, law=law)
+        source, target = graph.draw_edge_ranks(range(graph.draws))
+        pairs = np.unique(np.minimum(source, target) * graph.n + np.maximum(source, target))
+        low, high = pairs // graph.n, pairs % graph.n
+        cut += [(low % size != high % size)[low != high].mean() / 5 for size in (2, 4, 8, 16)]
+    expected = law.across * (law.growth ** np.arange(1, 5) - 1) / (law.growth - 1)
+    assert (cut > expected).all()
+    assert (cut < 1.1 * expected).all()
+
+
 def test_a_law_ends_at_its_last_division():
     graph = Communities(50_000, 200_000, seed=5, law=LAW.model_copy(update={"divisions": 3}))
     source, target = graph.draw_edge_ranks(range(200_000))
