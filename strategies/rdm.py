@@ -34,7 +34,7 @@ from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.parallel.reshard import RowColumnSlices
 from harness.parallel.row_strategy import RowOperators, RowStrategy, reduce_all_gradients, to_index_tensor
 from harness.ranges import split_evenly
-from harness.strategy import Context, Coordinates, Counts, MessageParams, Piece, Promise, Words
+from harness.strategy import Context, Coordinates, Counts, DenseGraph, MessageParams, Piece, Promise, Words
 
 ROW, COL = AxisName.ROW, AxisName.COL
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
@@ -183,9 +183,11 @@ class Rdm(RowStrategy):
     def effective_promise(self) -> Promise:
         return Promise.OTHER_MODEL if self.params.decoupled else Promise.EXACT
 
-    def effective_adjacency(self, A: Tensor, layer: int, step: int | None) -> Tensor:
+    def effective_adjacency(self, graph: DenseGraph, layer: int, step: int | None) -> Tensor:
         """Return A; in the decoupled model, A^L in the last layer and the identity in all others."""
-        return torch.matrix_power(A, self.products_per_layer(layer)) if self.params.decoupled else A
+        return (
+            torch.matrix_power(graph.A, self.products_per_layer(layer)) if self.params.decoupled else graph.A
+        )
 
     def products_per_layer(self, layer: int) -> int:
         """Return the number of products with A in a layer."""

@@ -9,12 +9,12 @@ from torch import Tensor
 from harness.conformance.case import Case
 from harness.conformance.laws import Finding, report_finding
 from harness.conformance.mismatch import Mismatch
-from harness.conformance.reference import Multiplier, dense_model_matrix
+from harness.conformance.reference import Multiplier, dense_model_matrix, make_dense_graph
 from harness.graph.averaged import select_adjacency
 from harness.kernels import to_scipy
 from harness.kernels.random import Purpose, integers
 from harness.store.memory_store import MemoryStore
-from harness.strategy import Promise, Strategy
+from harness.strategy import DenseGraph, Promise, Strategy
 from harness.strategy.counts import find_targets
 
 # Serial training uses the matrices that a strategy multiplies by in each training step, and the kit tests their mean. A
@@ -30,18 +30,22 @@ def find_multiplier(case: Case) -> Multiplier | None:
     strategy = case.strategy()
     if strategy.effective_promise is Promise.EXACT:
         return _use_adjacency
-    order = case.store().orders.cols(0)
-    if strategy.effective_adjacency(torch.eye(case.vertices), 0, 0) is None:
+    store = case.store()
+    graph = make_dense_graph(strategy, store)
+    if strategy.effective_adjacency(graph, 0, 0) is None:
         return None
-    return partial(_multiply_in_order, strategy, order)
+    return partial(_multiply_in_order, strategy, graph, store.orders.cols(0))
 
 
 def _use_adjacency(A: Tensor, _layer: int, _step: int | None) -> Tensor:
     return A
 
 
-def _multiply_in_order(strategy: Strategy, order: Tensor, A: Tensor, layer: int, step: int | None) -> Tensor:
-    ordered = strategy.effective_adjacency(A[order][:, order], layer, step)
+def _multiply_in_order(
+    strategy: Strategy, graph: DenseGraph, order: Tensor, _A: Tensor, layer: int, step: int | None
+) -> Tensor:
+    """Return the matrix of a step in the order of the given graph; `graph` is in the order of the dataset."""
+    ordered = strategy.effective_adjacency(graph, layer, step)
     assert ordered is not None
     matrix = torch.empty_like(ordered)
     matrix[order[:, None], order] = ordered
@@ -132,7 +136,7 @@ def check_unbiased_batches(case: Case) -> Finding:
     strategy, store = case.strategy(), case.store()
     everyone, kind = range(store.n), case.spec.model.kind
     A = select_adjacency(store, kind).adjacency(everyone, everyone)
-    targets = find_targets(store, "corrected")
+    targets = find_targets(store, strategy.spec.protocol)
     weight = torch.linspace(1, 2, store.n, dtype=torch.float64)
     exact = dense_model_matrix(kind, store) @ weight
     halves = _draw_random_halves(store.n)

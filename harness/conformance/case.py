@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import cast
 
 import numpy as np
@@ -53,6 +53,7 @@ FEATURES, CLASSES = 13, 7
 DEGREE = 4
 
 
+@lru_cache(maxsize=8)
 def make_check_graph(
     vertices: int,
     *,
@@ -61,7 +62,10 @@ def make_check_graph(
     weights: Weighting | None = None,
     seed: int = 7,
 ) -> Graph:
-    """Return a graph with this many vertices. The numbers of features and classes are prime too."""
+    """Return a graph with this many vertices. The numbers of features and classes are prime too.
+
+    The cases of a check share few graphs, whose tensors nobody changes.
+    """
     X = uniform_rectangle(seed, Purpose.FEATURES, range(vertices), range(FEATURES), FEATURES) - 0.5
     draw = integers(seed, Purpose.SPLIT, range(vertices), high=10)
     split = torch.where(draw < 5, TRAIN, torch.where(draw < 7, VALID, TEST))

@@ -3,10 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
+
+from pydantic import ValidationError
 
 from harness.conformance.batches import find_multiplier
 from harness.conformance.case import Case
+from harness.conformance.pairs import Combination, cover_pairs
 from harness.errors import UserError
 from harness.graph.model import LabelTask, Weighting
 from harness.ledger import AxisName
@@ -22,10 +25,12 @@ WORLDS: dict[Extent, tuple[int, ...]] = {
     "usual": (1, 2, 3, 4, 6),
     "full": (*range(1, 13), 16),
 }
+COMBINED: dict[Extent, int] = {"quick": 6, "usual": 9, "full": 12}
+"""The most ranks on which choices are combined: enough to split two axes in two and three, in three, or in four."""
 LARGER: dict[Extent, dict[Extent, str]] = {
     "quick": {
         "usual": "other numbers of ranks, more grids, a case for each parameter and for each peculiarity of a model or "
-        "graph, and each rank's replay and memory",
+        "graph, more combinations of choices, and each rank's replay and memory",
         "full": "every grid of up to 16 ranks",
     },
     "usual": {"full": "every grid of up to 16 ranks"},
@@ -50,27 +55,54 @@ def list_cases(
     name: str, strategy: type[Strategy], extent: Extent, most: int | None
 ) -> tuple[list[Case], list[Case]]:
     """Return the cases to train, and the impossible ones, which must be refused."""
-    worlds = WORLDS[extent]
-    ample = _count_ample_ranks(strategy, extent)
-    sizes = sorted({min(ranks, most or ranks) for ranks in (*worlds, ample)})
+    worlds = [
+        ranks for ranks in WORLDS[extent] if extent != "quick" or len(strategy.axes) == 1 or ranks < SMALL
+    ]
+    sizes = sorted({min(ranks, most or ranks) for ranks in (*worlds, _count_ample_ranks(strategy, extent))})
     grids = [grid for ranks in sizes for grid in _list_grids(strategy, ranks, extent)]
     if not grids:
         raise UserError(f"{strategy.name} has no grid for any of {', '.join(map(str, sizes))} ranks.")
+    combined = choose_combined_grids(strategy, min(COMBINED[extent], most or COMBINED[extent]))
+    cases = [make_case(name, grid, "directed, prime, partial mask") for grid in grids]
+    cases += combine_choices(name, strategy, combined)
+    if extent == "quick":
+        cases += _make_rounded(name, strategy, combined[0])
+    else:
+        cases += _separate_peculiarities(name, strategy, _choose_peculiar_grid(grids, strategy, extent))
+    return [*cases, *_make_empty_rank(name, grids)], list(_make_impossible(name, strategy, grids[-1]))
+
+
+def _choose_peculiar_grid(
+    grids: Sequence[dict[AxisName, int]], strategy: type[Strategy], extent: Extent
+) -> dict[AxisName, int]:
+    """Return the grid of the cases with one peculiarity: the one of ample ranks with the most split axes."""
+    ample = _count_ample_ranks(strategy, extent)
     usual = [grid for grid in grids if prod(grid.values()) <= ample] or grids
     largest = [grid for grid in usual if prod(grid.values()) == prod(usual[-1].values())]
-    peculiar = max(reversed(largest), key=_count_split_axes)
-    peculiarities = _combine_peculiarities if extent == "quick" else _separate_peculiarities
-    ordinary = [make_case(name, grid, "directed, prime, partial mask") for grid in grids]
-    empty = _make_empty_rank(name, usual)
-    cases = [*ordinary, *peculiarities(name, strategy, peculiar), *empty]
-    return cases, list(_make_impossible(name, strategy, grids[-1]))
+    return max(reversed(largest), key=_count_split_axes)
 
 
 def _count_ample_ranks(strategy: type[Strategy], extent: Extent) -> int:
-    """Return the ranks that split every axis in two; a quick check splits two axes, or a single axis in three."""
+    """Return the ranks that split every axis in two; a quick check splits a single axis in three."""
     if extent == "quick":
-        return 3 if len(strategy.axes) == 1 and strategy.grids(3) else SMALL
+        return 3
     return max(SMALL, min(1 << len(strategy.axes), AMPLE))
+
+
+def choose_combined_grids(strategy: type[Strategy], most: int) -> list[dict[AxisName, int]]:
+    """Return grids of up to `most` ranks that split as many axes as possible, each axis in all possible sizes.
+
+    Of two axes, each is also split alone, which some parameters need.
+    """
+    largest = next(ranks for ranks in range(most, 0, -1) if strategy.grids(ranks))
+    if len(strategy.axes) == 1:
+        largest = next(ranks for ranks in (3, 2, 1) if ranks <= most and strategy.grids(ranks))
+    grids = strategy.grids(largest)
+    widest = max(map(_count_split_axes, grids))
+    chosen = _choose_covering_grids([grid for grid in grids if _count_split_axes(grid) == widest])
+    if len(strategy.axes) == 2 and widest == 2:
+        chosen += [grid for grid in strategy.grids(3) if _count_split_axes(grid) == 1]
+    return chosen
 
 
 def _list_grids(strategy: type[Strategy], ranks: int, extent: Extent) -> list[dict[AxisName, int]]:
@@ -81,13 +113,17 @@ def _list_grids(strategy: type[Strategy], ranks: int, extent: Extent) -> list[di
 
 
 def _choose_covering_grids(grids: list[dict[AxisName, int]]) -> list[dict[AxisName, int]]:
-    """Return a few grids that together split every axis that any grid splits."""
+    """Return a few grids that together split every axis into every size into which a grid splits it."""
     chosen: list[dict[AxisName, int]] = []
-    missing = {axis for grid in grids for axis, size in grid.items() if size > 1}
-    for grid in sorted(grids, key=_count_split_axes, reverse=True):
-        if split := {axis for axis, size in grid.items() if size > 1} & missing:
-            chosen, missing = [*chosen, grid], missing - split
+    missing = {split for grid in grids for split in _list_splits(grid)}
+    while missing:
+        grid = max(grids, key=lambda grid: (len(_list_splits(grid) & missing), _count_split_axes(grid)))
+        chosen, missing = [*chosen, grid], missing - _list_splits(grid)
     return chosen or grids[:1]
+
+
+def _list_splits(grid: dict[AxisName, int]) -> set[tuple[AxisName, int]]:
+    return {(axis, size) for axis, size in grid.items() if size > 1}
 
 
 def _count_split_axes(grid: dict[AxisName, int]) -> int:
@@ -110,59 +146,89 @@ def _add_undirected(case: Case) -> Iterator[Case]:
         yield replace(case, name=f"{case.name}, undirected", directed=False, train_twice=False)
 
 
-PECULIARITIES: list[dict[str, Any]] = [
-    {"training": TRAINING.model_copy(update={"features": True})},
-    {"order": {"permutation": "double"}},
-    {"task": "multi-label"},
-    {"weights": "normalised"},
-]
+class Factor(NamedTuple):
+    """A choice, and the settings of each of its levels; the first are the usual ones."""
+
+    name: str
+    levels: list[dict[str, Any]]
 
 
-def _combine_peculiarities(name: str, strategy: type[Strategy], small: dict[AxisName, int]) -> Iterator[Case]:
-    """Yield, for each kind of model, a case with all peculiarities that the strategy accepts, and one without them."""
-    for kind in strategy.models:
-        model = (WHOLE if strategy.has_model_parts else MODEL).model_copy(update={"layers": 4, "kind": kind})
-        accepted, refused = _accumulate(name, small, model, PECULIARITIES)
-        what = ", ".join(["every part" if strategy.has_model_parts else "four layers", *(list(accepted)[1:])])
-        yield replace(make_case(name, small, f"{kind}: {what}", **accepted), train_twice=True)
-        if strategy.has_model_parts:
-            bare = MODEL.model_copy(update={"layers": 4, "kind": kind})
-            accepted, _ = _accumulate(name, small, bare, refused)
-            if what := ", ".join(list(accepted)[1:]):
-                yield make_case(name, small, f"{kind}: the bare model, {what}", **accepted)
-    combine_first = MODEL.model_copy(update={"order": "combine_first"})
-    yield make_case(name, small, "undirected, combine first", directed=False, model=combine_first)
-    yield make_case(
-        name, small, "aggregate first", model=MODEL.model_copy(update={"order": "aggregate_first"})
-    )
-    yield from _make_uneven_parts(name, strategy, small)
-    yield from _make_recomputed(name, strategy, small)
-    choices = list_choices(strategy)
-    for wire in choices.pop("wire", []):  # separately: rounded numbers are only close to serial training
-        yield replace(_make_case_with_params(name, small, {"wire": wire}), train_twice=False)
-    while any(choices.values()):
-        together: dict[str, Any] = {}
-        for key, values in choices.items():
-            if not values:
-                continue
-            combined = _make_case_with_params(name, small, together | {key: values[0]})
-            if not together or _admit_or_none(combined):
-                together[key] = values.pop(0)
-        yield from _add_undirected(_make_case_with_params(name, small, together))
+def list_factors(strategy: type[Strategy], grids: Sequence[dict[AxisName, int]]) -> list[Factor]:
+    """Return all choices: the grid, the model, the graph, the training, and the strategy's parameters."""
+    projection, others = {"projection": True, "residual": True}, {"norm": True, "dropout": 0.3}
+    orders: list[dict[str, Any]] = [{}, {"permutation": "double"}]
+    if strategy.partitioned_over:
+        orders.append({"partition": "metis"})
+    factors: dict[str, list[dict[str, Any]]] = {
+        "grid": [{"grid": grid} for grid in grids],
+        "model": [{"model": {"kind": kind}} for kind in strategy.models],
+        "projection": [{}, {"model": projection}] if strategy.has_model_parts else [],
+        "other parts": [{}, {"model": others}] if strategy.has_model_parts else [],
+        "direction": [{}, {"directed": False}],
+        "task": [{}, {"task": "multi-label"}],
+        "weights": [{}, {"weights": "normalised"}],
+        "features": [{}, {"training": {"features": True}}],
+        "order of products": [
+            {},
+            *({"model": {"order": order}} for order in ("combine_first", "aggregate_first")),
+        ],
+        "vertices": [{"order": order} for order in orders],
+        "recomputed": [{}, {"training": {"recompute": True}}] if strategy.can_recompute else [],
+        "protocol": [{}, {"protocol": "faithful"}],
+    }
+    params = {
+        key: [{}, *({"params": {key: value}} for value in values)]
+        for key, values in list_choices(strategy).items()
+        if key != "wire"  # rounded numbers are only close to serial training
+    }
+    named = [*factors.items(), *params.items()]
+    return [Factor(name, levels) for name, levels in named if len(levels) > 1 or name == "grid"]
 
 
-def _accumulate(
-    name: str, small: dict[AxisName, int], model: ModelChoice, peculiarities: Sequence[dict[str, Any]]
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the model with the peculiarities that the strategy accepts, added one by one, and the refused ones."""
-    accepted: dict[str, Any] = {"model": model}
-    refused = []
-    for peculiarity in peculiarities:
-        if _admit_or_none(make_case(name, small, "", **{**accepted, **peculiarity})):
-            accepted |= peculiarity
-        else:
-            refused.append(peculiarity)
-    return accepted, refused
+def combine_choices(
+    name: str, strategy: type[Strategy], grids: Sequence[dict[AxisName, int]]
+) -> Iterator[Case]:
+    """Yield cases in which every two levels of two choices meet, if the strategy accepts them together."""
+    factors = list_factors(strategy, grids)
+
+    def make(combination: Combination) -> Case:
+        return _make_combined(
+            name, strategy, [factor.levels[level] for factor, level in zip(factors, combination, strict=True)]
+        )
+
+    def accepts(combination: Combination) -> bool:
+        try:
+            return bool(make(combination).strategy())
+        except (UserError, ValidationError):
+            return False
+        except Exception:  # the check of a case reports it
+            return True
+
+    covering = cover_pairs([len(factor.levels) for factor in factors], accepts)
+    for number, combination in enumerate(covering.combinations, 1):
+        case = make(combination)
+        params = "".join(f", {key} = {value}" for key, value in case.spec.strategy.params.items())
+        yield replace(case, name=f"{case.name} {number}{params}", train_twice=number <= 2)
+
+
+def _make_combined(name: str, strategy: type[Strategy], chosen: Sequence[dict[str, Any]]) -> Case:
+    """Make a case of the settings of all choices."""
+    merged: dict[str, Any] = {"model": {}, "training": {}, "order": {}, "params": {}}
+    for settings in chosen:
+        for key, value in settings.items():
+            merged[key] = merged[key] | value if key in ("model", "training", "order", "params") else value
+    grid, params, order = merged.pop("grid"), merged.pop("params"), merged["order"]
+    if "partition" in order:
+        assert strategy.partitioned_over
+        order["parts"] = grid[strategy.partitioned_over] * strategy.parts_per_block(strategy.Params(**params))
+    merged["model"] = MODEL.model_copy(update={"layers": 4, **merged["model"]})
+    merged["training"] = TRAINING.model_copy(update=merged["training"])
+    return make_case(name, grid, "combination", strategy=StrategyChoice(name=name, params=params), **merged)
+
+
+def _make_rounded(name: str, strategy: type[Strategy], grid: dict[AxisName, int]) -> Iterator[Case]:
+    for wire in list_choices(strategy).get("wire", []):
+        yield replace(_make_case_with_params(name, grid, {"wire": wire}), train_twice=False)
 
 
 def _admit_or_none(case: Case) -> Strategy | None:

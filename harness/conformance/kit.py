@@ -53,6 +53,8 @@ Runner = Callable[..., list[Any]]
 ON_GPUS = Machine(name="kit on GPUs", device=GPU, engine="nccl")
 REPEATED, UNBIASED = COSTLY = ("same seed, same bits", "unbiased")
 """The laws that need a second training, or hundreds of samples on the host."""
+DRAWS: dict[Extent, int] = {"quick": 1000, "usual": 8000, "full": 8000}
+"""About how many mini-batches are drawn to compare them with a reference sampler."""
 
 
 def check(  # noqa: PLR0913  independent choices, the last two by name
@@ -94,7 +96,7 @@ def check(  # noqa: PLR0913  independent choices, the last two by name
         _Attempt(
             replace(case, spec=case.spec.model_copy(update={"machine": machine})),
             range(case.spec.ranks) if extent != "quick" else [(case.spec.ranks - 1) * (number % 2)],
-            case.name in compared,
+            DRAWS[extent] * (case.name in compared),
         )
         for number, case in tried_cases
     ]
@@ -108,8 +110,8 @@ class _Attempt(NamedTuple):
     case: Case
     examined: Sequence[int]
     """The ranks that are replayed and whose memory is searched."""
-    compares_draws: bool = False
-    """Whether many epochs are drawn, and compared with the strategy's reference sampler."""
+    draws: int = 0
+    """About how many mini-batches are drawn and compared with the strategy's reference sampler; 0 to test no draws."""
 
 
 def _check_in_turn(
@@ -160,7 +162,7 @@ def check_case(
     case: Case, run: Runner, examined: Sequence[int], known: Collection[str] = ()
 ) -> Iterator[Finding]:
     """Train a case, and yield a finding for each law. Ranks `examined` are replayed, and their memory is searched."""
-    attempt = _Attempt(case, examined)
+    attempt = _Attempt(case, examined, DRAWS["quick"] * bool(choose_cases([case])))
     yield from _check_laws(attempt, run, partial(_train_case, attempt, run), known)
 
 
@@ -171,7 +173,7 @@ def _check_laws(
 
     An error of the strategy breaks the law that was checked, and the other laws are checked all the same.
     """
-    case, examined, compares_draws = attempt
+    case, examined, draws = attempt
     try:
         strategy = case.strategy()
     except UserError as refusal:
@@ -186,9 +188,6 @@ def _check_laws(
         yield _report_error("trains", case, f"training {_count_epochs(strategy)} epochs", error)
         return
 
-    def check_means() -> Iterable[Finding]:
-        return _check_means(case, strategy) if UNBIASED not in known else ()
-
     def check_again() -> Finding:
         composed_from = 0 if case.spec.machine.engine == "gloo" else None
         chosen = [rank.chosen for rank in ranks]
@@ -199,9 +198,8 @@ def _check_laws(
     yield from find(
         "losses equal serial", "serial training", lambda: _check_training(case, strategy, ranks, run)
     )
-    yield from find("unbiased", "its samples", check_means)
-    if compares_draws:
-        yield from find("samples as described", "its samples", lambda: [check_samples(case)])
+    if draws:
+        yield from find("unbiased", "its samples", lambda: _check_draws(case, strategy, draws, known))
     yield from find("elements equal the formula", "`words`", lambda: [check_words(case, ranks)])
     yield from find("elements reach the bound", "the bound", lambda: [check_words_bound(case, ranks)])
     if strategy.wire:
@@ -245,20 +243,21 @@ def _check_gradients(case: Case, ranks: Sequence[RankResult], run: Runner) -> Fi
     return finding
 
 
-def _check_means(case: Case, strategy: Strategy) -> Iterator[Finding]:
-    """Check that samples are unbiased, if the strategy promises it."""
-    if strategy.effective_promise == "estimator" and not strategy.mini_batches:
-        drawn_messages = strategy.transmit_rows(torch.zeros(1, 1), 0) is not None
-        yield (
-            check_unbiased_messages(case)
-            if drawn_messages
-            else check_unbiased_layers(case, find_multiplier(case))
-        )
-    unbiased_ones = strategy.mini_batches and strategy.effective_promise == "estimator" and not strategy.wire
-    if unbiased_ones and (
-        case.train_twice or case.weights or case.spec.strategy.params or case.spec.model.kind != "gcn"
-    ):
-        yield check_unbiased_batches(case)
+def _check_draws(case: Case, strategy: Strategy, most: int, known: Collection[str]) -> Iterator[Finding]:
+    """Test what a case draws: the mean, and the distribution."""
+    if UNBIASED not in known and strategy.effective_promise is Promise.ESTIMATOR:
+        yield _check_means(case, strategy)
+    if strategy.reference_sampler:
+        yield check_samples(case, most)
+
+
+def _check_means(case: Case, strategy: Strategy) -> Finding:
+    """Check that the samples of an estimator are unbiased."""
+    if strategy.mini_batches:
+        return check_unbiased_batches(case)
+    if strategy.transmit_rows(torch.zeros(1, 1), 0) is not None:
+        return check_unbiased_messages(case)
+    return check_unbiased_layers(case, find_multiplier(case))
 
 
 def _report_error(law: str, case: Case, when: str, error: Exception) -> Finding:
@@ -285,7 +284,8 @@ def _train_serially(case: Case, strategy: Strategy) -> Trained | None:
         recurrence = make_recurrence(strategy, store)
         return train_densely(strategy, store, _count_epochs(strategy), recurrence=recurrence)
     if multiplier := find_multiplier(case):
-        serial = train_densely(strategy, MemoryStore(case.graph()), EPOCHS, multiplier)
+        places = store.orders.rows(0).argsort()
+        serial = train_densely(strategy, MemoryStore(case.graph()), EPOCHS, multiplier, places=places)
         return serial.reorder(store.orders)
     return None
 

@@ -129,8 +129,12 @@ def train_densely(
     epochs: int,
     multiplier: Multiplier | None = None,
     recurrence: Recurrence | None = None,
+    places: Tensor | None = None,
 ) -> Trained:
-    """Train as the strategy does, on dense matrices in the vertex order of `blocks`; by its recurrence, if given."""
+    """Train as the strategy does, on dense matrices in the vertex order of `blocks`; by its recurrence, if given.
+
+    `places` are the vertices' numbers in the order of the strategy's dataset, if that differs: dropout depends on them.
+    """
     spec, everyone = strategy.spec, torch.arange(blocks.n)
     A = dense_model_matrix(spec.model.kind, blocks)
     X, labels = _read_features(blocks), blocks.labels(range(blocks.n))
@@ -169,7 +173,7 @@ def train_densely(
             batches = make_batches(step)
             sums = [
                 _loss(compute_output(step, batch, mask), batch, labels, counted)
-                for batch, mask in zip(batches, _make_masks(spec, step, batches), strict=True)
+                for batch, mask in zip(batches, _make_masks(spec, step, batches, places), strict=True)
             ]
             loss = torch.stack([total for total, _ in sums]).sum() / max(sum(count for _, count in sums), 1)
             losses.append(loss.item())
@@ -227,12 +231,12 @@ def _draw_batches(strategy: Strategy, step: int, A: Csr, counted: Tensor) -> lis
     return [Batch([_to_dense(each) for each in one.A], one.vertices, one.importance) for one in drawn]
 
 
-def _make_masks(spec: Spec, step: int, batches: Sequence[Batch]) -> list[Mask | None]:
+def _make_masks(spec: Spec, step: int, batches: Sequence[Batch], places: Tensor | None) -> list[Mask | None]:
     """Return the dropout masks of every batch, as wide as hidden layers; None without dropout."""
 
     def mask(group: int, vertices: Sequence[Tensor], layer: int) -> Tensor:
-        at, features = (spec.seed, step, group, layer), range(spec.model.width)
-        kept, scale = dropout_mask(at, vertices[layer + 1], features, spec.model.dropout)
+        at, features, rows = (spec.seed, step, group, layer), range(spec.model.width), vertices[layer + 1]
+        kept, scale = dropout_mask(at, rows if places is None else places[rows], features, spec.model.dropout)
         return kept.double() * scale
 
     if not spec.model.dropout:

@@ -34,8 +34,8 @@ Epoch = list[list[DenseBatch]]
 
 VERTICES, BATCH = 61, 10
 """The vertices of the graph to draw from, and the largest mini-batch: few, so that many epochs can be drawn."""
-FEWEST, MOST, MORE = 250, 2000, 3
-"""The numbers of epochs to draw; from the reference, MORE times as many."""
+BATCHES, FEWEST, MORE = 900, 150, 3
+"""The fewest mini-batches and epochs to draw; from the reference, MORE times as many."""
 HALVES = 8
 """The random halves of the rows and columns. The first is everything; the second has the columns up to the middle."""
 FALSE_ALARM = 1e-5
@@ -45,30 +45,43 @@ BIAS, POWER = 0.05, 0.99
 
 
 def choose_cases(cases: Sequence[Case]) -> list[Case]:
-    """Return the cases whose draws are compared: of those that draw alike, the first with the most ranks."""
-    chosen = dict[str, Case]()
-    for case in cases:
-        if not _draws(case) or "wire" in case.spec.strategy.params:
-            continue
-        spec = case.spec
-        alike = f"{spec.strategy} {spec.dataset} {spec.model.kind == 'sage'} {case.directed} {case.weights}"
-        if alike not in chosen or spec.ranks > chosen[alike].spec.ranks:
-            chosen[alike] = case
-    return [*chosen.values()]
+    """Return the cases whose draws are tested: a few that together have every setting that can change a draw."""
+    settings = {case.name: _list_settings(case) for case in cases if _draws(case)}
+    chosen, missing = list[Case](), set().union(*settings.values())
+    while missing:
+        best = max(settings, key=lambda name: len(settings[name] & missing))
+        chosen.append(next(case for case in cases if case.name == best))
+        missing -= settings[best]
+    return chosen
+
+
+def _list_settings(case: Case) -> set[str]:
+    """Return what can change the draws of a case: parameters, and properties of its graph."""
+    spec, order = case.spec, case.spec.dataset
+    params = {f"{key} = {value}" for key, value in spec.strategy.params.items() if key != "wire"}
+    kind = "mean" if spec.model.kind == "sage" else "sum"
+    direction = "directed" if case.directed else "undirected"
+    return params | {kind, direction, str(case.weights), order.permutation, order.partition}
 
 
 def _draws(case: Case) -> bool:
-    """Return whether a case draws at random, as a reference sampler describes it, from enough vertices."""
+    """Return whether a case draws at random, from enough vertices."""
     try:
         strategy = case.strategy()
-    except UserError:
+    except Exception:  # the check of the case reports it
         return False
-    is_random = strategy.mini_batches or strategy.effective_promise is not Promise.EXACT
-    return is_random and strategy.reference_sampler is not None and case.vertices >= VERTICES
+    promise = strategy.effective_promise
+    describes = strategy.reference_sampler is not None and (
+        strategy.mini_batches or promise is not Promise.EXACT
+    )
+    return case.vertices >= VERTICES and (describes or promise is Promise.ESTIMATOR)
 
 
-def check_samples(case: Case) -> Finding:
-    """Check that a strategy draws as its reference sampler does."""
+def check_samples(case: Case, most: int) -> Finding:
+    """Check that a strategy draws as its reference sampler does, by at most 2 `most` mini-batches.
+
+    More and more are drawn, until a bias would be found, or one is.
+    """
     case = _shrink(case)
     strategy, store = case.strategy(), case.store()
     ours, theirs = (
@@ -79,12 +92,17 @@ def check_samples(case: Case) -> Finding:
         described, got = (f"{epoch.shape[0]} and {epoch.shape[1]}" for epoch in (*expected, *drawn))
         wrong = Mismatch(None, "an epoch", "steps and groups", described, got, SIDES)
         return report_finding(LAW, case, [wrong], "")
-    epochs = FEWEST
+    batches = drawn[0].shape[0] * drawn[0].shape[1]
+    epochs = max(FEWEST, BATCHES // batches)
     while True:
         drawn += islice(ours, epochs - len(drawn))
         expected += islice(theirs, MORE * epochs - len(expected))
         comparison = _compare(np.stack(drawn), np.stack(expected))
-        if comparison.is_powerful or comparison.deviations.max() > comparison.allowed or epochs >= MOST:
+        if (
+            comparison.is_powerful
+            or comparison.deviations.max() > comparison.allowed
+            or epochs * batches >= most
+        ):
             return _report(case, comparison, epochs)
         epochs *= 2
 
@@ -105,13 +123,13 @@ def _shrink(case: Case) -> Case:
 def _draw_epochs(strategy: Strategy, store: Blocks) -> Iterator[Epoch]:
     """Draw epoch after epoch with the strategy."""
     A = select_adjacency(store, strategy.spec.model.kind).adjacency(range(store.n), range(store.n))
-    dense, targets = make_dense_graph(strategy, store).A, find_targets(store, strategy.spec.protocol)
+    graph, targets = make_dense_graph(strategy, store), find_targets(store, strategy.spec.protocol)
     everyone, layers = np.ones(store.n, dtype=bool), range(strategy.spec.model.layers)
 
     def draw(step: int, group: int) -> DenseBatch:
         if strategy.mini_batches:
             return _to_dense(strategy.mini_batch(step, group, A, targets), store.n)
-        matrices = [strategy.effective_adjacency(dense, layer, step) for layer in layers]
+        matrices = [strategy.effective_adjacency(graph, layer, step) for layer in layers]
         return DenseBatch(
             [everyone] * (len(layers) + 1), [each.numpy() for each in matrices if each is not None]
         )
@@ -164,23 +182,26 @@ class _Comparison(NamedTuple):
 
 def _compare(ours: Array, theirs: Array) -> _Comparison:
     """Compare the features of some epochs, (epochs, steps, groups, KINDS, layers + 1, HALVES)."""
-    center = theirs.mean(axis=(0, 1, 2))
-    names, means, variances = [], [], []
+    center = theirs.mean(axis=0)
+    names, means, variances, usual = [], [], [], center.mean(axis=(0, 1))
     for sample in (ours - center, theirs - center):
         statistics = _list_statistics(sample)
         names = [name for name, values in statistics for name in _name_elements(name, values.shape[1:])]
         flat = [values.reshape(len(values), -1) for _, values in statistics]
         means.append(np.concatenate([values.mean(axis=0) for values in flat]))
-        variances.append(np.concatenate([values.var(axis=0) / len(values) for values in flat]))
-    error, spread = abs(means[0] - means[1]), np.sqrt(variances[0] + variances[1])
+        variances.append(np.concatenate([values.var(axis=0) for values in flat]))
+    # Both samples have the same variance if they are alike: the mean of both varies less.
+    weights = len(ours), len(theirs)
+    variance = np.average(variances, axis=0, weights=weights) * sum(1 / each for each in weights)
+    error, spread = abs(means[0] - means[1]), np.sqrt(variance)
     fixed = spread < 1e-12
     deviations = np.where(fixed, np.where(error < 1e-9, 0, np.inf), error / np.where(fixed, 1, spread))
     allowed = -NormalDist().inv_cdf(FALSE_ALARM / 2 / len(names))
     for each in means:  # the first statistics are the features themselves
-        each[: center.size] += center.ravel()
-    of_all = np.zeros(center.shape, dtype=bool)
+        each[: usual.size] += usual.ravel()
+    of_all = np.zeros(usual.shape, dtype=bool)
     of_all[[0, 2], :, 0] = True
-    bias, spread = BIAS * abs(means[1][: center.size]), spread[: center.size]
+    bias, spread = BIAS * abs(means[1][: usual.size]), spread[: usual.size]
     found = bias >= (allowed + NormalDist().inv_cdf(POWER)) * spread
     drawn, expected = means
     return _Comparison(names, drawn, expected, deviations, allowed, bool(found[of_all.ravel()].all()))
@@ -233,11 +254,17 @@ def _list_statistics(x: Array) -> list[tuple[str, Array]]:
         "the variance of {}": x * x,
         "{}, with those outside": x[:, :, :, [0, 2]] * x[:, :, :, [1, 3]],
         "{}, with those of the next layer": layers[..., :-1, :] * layers[..., 1:, :],
-        "{}, with those of the next group": x[:, :, :-1] * x[:, :, 1:],
-        "{}, with those of the next step": x[:, :-1] * x[:, 1:],
+        "{}, with those of other groups": _multiply_others(x, 2),
+        "{}, with those of other steps": _multiply_others(x, 1),
         "{}, with those of the next epoch": x[:-1] * x[1:],
     }
-    return [(name, each.mean(axis=(1, 2))) for name, each in products.items() if each.size]
+    return [(name, each.mean(axis=(1, 2))) for name, each in products.items()]
+
+
+def _multiply_others(x: Array, axis: int) -> Array:
+    """Return the sum of all products of two different elements along an axis."""
+    products: Array = (x.sum(axis=axis, keepdims=True) ** 2 - (x**2).sum(axis=axis, keepdims=True)) / 2
+    return products
 
 
 def _name_elements(name: str, shape: Sequence[int]) -> Iterator[str]:

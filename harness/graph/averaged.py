@@ -30,14 +30,21 @@ class AveragedBlocks:
         if A.val.is_meta:
             return A
         assert self._blocks.permutation != "double", "a double permutation moves loops off the diagonal"
-        row = row_indices(A)
-        val = take(1 / self._count_neighbours(rows, order).clamp(min=1).to(A.val.dtype), row)
-        val[A.col + cols.start == row + rows.start] = 0
-        return A._replace(val=val)
+        lengths = self._blocks.adjacency(rows, range(self._blocks.n), order).rowptr.diff()
+        return _average(A, lengths, rows.start - cols.start)
 
-    def _count_neighbours(self, rows: range, order: int) -> Tensor:
-        """Return the number of neighbours of every row: its entries except the loop, which every vertex has."""
-        return self._blocks.adjacency(rows, range(self._blocks.n), order).rowptr.diff() - 1
+
+def average(A: Csr) -> Csr:
+    """Return the averaging matrix with the entries of a whole A."""
+    return A if A.val.is_meta else _average(A, A.rowptr.diff(), 0)
+
+
+def _average(A: Csr, lengths: Tensor, diagonal: int) -> Csr:
+    """Divide by the number of neighbours of every row: its entries except the loop, which every vertex has."""
+    row = row_indices(A)
+    val = take(1 / (lengths - 1).clamp(min=1).to(A.val.dtype), row)
+    val[A.col == row + diagonal] = 0
+    return A._replace(val=val)
 
 
 def select_adjacency(blocks: Blocks, kind: str) -> Blocks:

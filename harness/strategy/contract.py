@@ -22,7 +22,7 @@ from harness.models.weights import Part, Weight, Weights
 from harness.spec.spec import ModelChoice, Spec
 from harness.strategy.counts import WORD, Counts, Piece
 from harness.strategy.facts import Facts, list_weights
-from harness.strategy.recurrence import Recurrence
+from harness.strategy.recurrence import DenseGraph, Recurrence
 from harness.strategy.reference_sampler import ReferenceSampler
 from harness.validation import Frozen, format_value, validate
 
@@ -281,13 +281,13 @@ class Strategy(ABC):
         """The promise with these parameters, which may be stronger or weaker than the class's."""
         return self.promise
 
-    def effective_adjacency(self, A: Tensor, layer: int, step: int | None) -> Tensor | None:
+    def effective_adjacency(self, graph: DenseGraph, layer: int, step: int | None) -> Tensor | None:
         """Return the dense matrix that a layer effectively multiplies by in a step, in the order of the dataset.
 
         Serial training with these matrices in place of A gives the same results; with `step` None, evaluation does.
         None if no such matrix exists.
         """
-        return A if self.effective_promise is Promise.EXACT else None
+        return graph.A if self.effective_promise is Promise.EXACT else None
 
     def transmit_rows(self, x: Tensor, step: int) -> tuple[Tensor, Tensor] | None:
         """Return the rows that arrive when `x` is sent in a training step, and a bound on the variance of each element.

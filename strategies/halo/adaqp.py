@@ -36,7 +36,7 @@ from harness.strategies.halo.partition_parallel import (
     PartitionParallel,
     PartOperators,
 )
-from harness.strategy import LONG, Context, Coordinates, Counts, Promise, Recurrence
+from harness.strategy import LONG, Context, Coordinates, Counts, DenseGraph, Promise, Recurrence
 from harness.validation import Frozen
 
 WIDTHS = (2, 4, 8)
@@ -245,9 +245,9 @@ class AdaQP(PartitionParallel):
     def word_bytes(self) -> float:
         return min(self.widths) / 8
 
-    def effective_adjacency(self, A: Tensor, layer: int, step: int | None) -> Tensor:
+    def effective_adjacency(self, graph: DenseGraph, layer: int, step: int | None) -> Tensor:
         """Return A: the rows that it multiplies equal those of serial training in the mean."""
-        return A
+        return graph.A
 
     def transmit_rows(self, x: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """Quantize rows with each bit width in turn. An element has two possible values, a step apart."""

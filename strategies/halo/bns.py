@@ -24,6 +24,7 @@ from harness.kernels import Csr, transpose
 from harness.kernels.csr import take
 from harness.kernels.parts import build_scatter_matrix, sample_rows
 from harness.kernels.random import Purpose, random_bits, uniform
+from harness.ledger import TensorName
 from harness.parallel.halo import Boundary, Halo, offset_positions
 from harness.strategies.halo.partition_parallel import (
     Exchange,
@@ -33,7 +34,17 @@ from harness.strategies.halo.partition_parallel import (
     PartitionParallel,
     PartOperators,
 )
-from harness.strategy import Context, DenseBatch, MessageParams, Promise, ReferenceSampler
+from harness.strategy import (
+    Context,
+    Coordinates,
+    Counts,
+    DenseBatch,
+    DenseGraph,
+    MessageParams,
+    Promise,
+    ReferenceSampler,
+    csr_bytes,
+)
 
 # A sample of the boundary: the rows that one part sends to another in a step.
 #
@@ -136,25 +147,32 @@ class Bns(PartitionParallel):
     def draw_rows(self, step: int, receiver: int, owner: int, boundary: int) -> Tensor:
         return draw_sample(self.spec.seed, step, (receiver, owner), boundary, self.params.p)
 
-    def effective_adjacency(self, A: Tensor, layer: int, step: int | None) -> Tensor:
+    def effective_adjacency(self, graph: DenseGraph, layer: int, step: int | None) -> Tensor:
         """Return A with the columns outside the diagonal blocks scaled by 1/p if drawn, and by 0 if not.
 
         The first layer multiplies by A if A X is computed once.
         """
         if step is None or layer not in self.exchanging_layers:
-            return A
-        estimate = A.clone()
-        for i, rows in enumerate(self.blocks()):
-            for j, cols in enumerate(self.blocks()):
-                if i == j:
-                    continue
-                block = estimate[rows.start : rows.stop, cols.start : cols.stop]
-                boundary = (block != 0).any(dim=0).nonzero()[:, 0]
-                drawn = boundary[self.draw_rows(step, i, j, len(boundary))]
-                scale = torch.zeros(len(cols), dtype=A.dtype)
-                scale[drawn] = 1 / self.params.p if self.params.p else 0
-                block *= scale
+            return graph.A
+        estimate = graph.A.clone()
+        for (i, rows), (j, cols) in permutations(enumerate(self.blocks()), 2):
+            block = slice(rows.start, rows.stop), slice(cols.start, cols.stop)
+            boundary = graph.entries[block].any(dim=0).nonzero()[:, 0]
+            scale = torch.zeros(len(cols), dtype=estimate.dtype)
+            scale[boundary[self.draw_rows(step, i, j, len(boundary))]] = 1 / (self.params.p or 1)
+            estimate[block] *= scale
         return estimate
+
+    def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
+        """Return the bytes held, with the host's matrices of the samples of attention."""
+        held = super().memory(at, counts)
+        if self.is_sampling and self.spec.model.kind == "gat" and self.spec.machine.device == "cpu":
+            rows, boundary, precision = self.rows(at), self.boundary(at, counts), self.spec.precision
+            arriving = sum(boundary.incoming_rows().values())
+            held[TensorName.A] += csr_bytes(len(rows), counts.nonzeros(rows, rows), precision)
+            held[TensorName.A] += boundary.compact_bytes(precision)
+            held[TensorName.A] += csr_bytes(arriving, boundary.nonzeros(), precision)
+        return held
 
 
 class BoundarySampler:
@@ -162,6 +180,9 @@ class BoundarySampler:
 
     def __init__(self, strategy: Bns, graph: LocalGraph) -> None:
         self.strategy, self.graph = strategy, graph
+        if strategy.spec.model.kind == "gat":  # the others hold the same matrices for evaluation
+            for part in (*graph.A_NN[:3], *graph.A_NK[:3], *graph.A_KN[:3]):
+                graph.ctx.memory.hold_on_host(TensorName.A, part)
 
     def draw_part(self, step: int) -> LayerPart:
         """Return the part with only the drawn rows of the boundary. Its matrices are not held."""

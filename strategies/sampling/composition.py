@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from harness.device import upload
+from harness.graph.averaged import average
 from harness.kernels import Csr, cast, transpose
 from harness.kernels.attention import transpose_with_positions
 from harness.kernels.random import Index
@@ -156,10 +157,11 @@ class SampledStrategy(RowStrategy):
         return words
 
     def global_replay(self, counts: Counts) -> GlobalReplay:
-        """Return a replay of all groups' mini-batches, with A in the precision of a run."""
+        """Return a replay of all groups' mini-batches, with the model's A in the precision of a run."""
 
         def read() -> Csr:
-            return cast(counts.adjacency(), getattr(torch, self.spec.precision))
+            A = cast(counts.adjacency(), getattr(torch, self.spec.precision))
+            return average(A) if self.spec.model.kind == "sage" else A
 
         return GlobalReplay(self.composed.sampler, read, counts.targets(self.spec.protocol))
 

@@ -63,7 +63,7 @@ def train_only(pool: Pool, case_name: str) -> Runner:
 )
 def test_a_built_in_strategy_conforms(name: str, extent: Extent, pool: Pool) -> None:
     findings = list(check(name, pool.run, extent))
-    assert len(findings) > 5
+    assert len(findings) >= 5
     assert [finding for finding in findings if not finding.holds] == []
 
 
@@ -79,8 +79,8 @@ def test_a_built_in_strategy_conforms_on_every_grid(name: str, pool: Pool) -> No
 
 SEEN_LATE = {
     "AcceptsAnything": "(?!)",  # refusals need no training
-    "OwnTranspose": "gradients = delayed, undirected$",
-    "OwnTwice": "delay = 3$",
+    "OwnTranspose": "combination [2-5]",
+    "OwnTwice": "delay = 3",
     "RoundedDown": "p = 0.5",
     "SquaredAverage": "features = 0.95",
     "Unscaled": "p = 0.5",
@@ -146,7 +146,7 @@ def test_gradients_are_checked_at_a_smaller_distance_where_a_derivative_jumps(po
             pool.run,
             "quick",
             most=1,
-            only="p=1: gat: every part, training, task",
+            only="p=1: combination 3, precompute = False",
         )
     )
     assert "gradients equal differences" in {finding.law for finding in findings}

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from harness.conformance.case import Case
-from harness.conformance.case_list import list_cases
+from harness.conformance.case_list import list_cases, list_choices, make_case
 from harness.conformance.samples import check_samples, choose_cases
 from harness.kernels import Csr
 from harness.parallel.uniform import UniformSampler
-from harness.registry import load_strategy
+from harness.registry import load_strategy, registered_strategies
+from harness.spec.spec import StrategyChoice
 from harness.strategies.halo import bns
 from harness.strategies.sampling import bulk, clusters, matrices
 from harness.strategies.sampling.bulk import Algorithm1
@@ -24,9 +25,9 @@ from harness.strategies.sampling.sampler import DrawKey, DrawRows, NodesByImport
 from harness.strategy import DenseBatch, MiniBatch
 
 
-def find_case(name: str, what: str) -> Case:
-    cases, _ = list_cases(name, load_strategy(name), "quick", None)
-    return next(case for case in choose_cases(cases) if what in case.name)
+def find_case(name: str, **params: object) -> Case:
+    strategy = StrategyChoice(name=name, params=params)
+    return make_case(name, load_strategy(name).grids(3)[-1], "draws", strategy=strategy)
 
 
 def round_to_nearest(seed: int, step: int, pair: bns.Pair, boundary: int, rate: float) -> int:
@@ -58,48 +59,48 @@ def add_one_to_degrees(
     return normal._replace(val=normal.val * scale)
 
 
-MISTAKES = {
+MISTAKES: dict[str, tuple[str, dict[str, Any], tuple[Any, str, Any]]] = {
     "the number of boundary rows is rounded to nearest": (
         "bns-gcn",
-        "p = 0.1",
+        {"p": 0.1},
         (bns, "sample_size", round_to_nearest),
     ),
     "B/n for (B - 1)/(n - 1)": (
         "scalegnn",
-        "directed, prime",
+        {},
         (UniformSampler, "inclusion_probability", property(lambda self: self.size / self.vertices)),
     ),
     "all steps draw alike": (
         "scalegnn",
-        "directed, prime",
+        {},
         (UniformSampler, "sample", lambda self, _, group, draw=UniformSampler.sample: draw(self, 0, group)),
     ),
     "a loss weighs mean/sqrt(p)": (
         "graphsaint-node",
-        "directed, prime",
+        {},
         (NodesByImportance, "mini_batch", weigh_by_root),
     ),
-    "all groups draw alike": ("graphsage", "fanout = 2", (WholeGraph, "sample_rows", draw_groups_alike)),
+    "all groups draw alike": ("graphsage", {"fanout": 2}, (WholeGraph, "sample_rows", draw_groups_alike)),
     "rows use the same random numbers": (
         "bulk-sage",
-        "fanouts = [3, 2]",
+        {"fanouts": [3, 2]},
         (bulk, "draw_rows", draw_rows_alike),
     ),
     "the mass e for e^2": (
         "bulk-ladies",
-        "directed, prime",
+        {},
         (Algorithm1, "_square_counts", lambda _, P: P),
     ),
-    "degree + 1": ("cluster-gcn", "directed, prime", (clusters, "_normalise_subgraph", add_one_to_degrees)),
+    "degree + 1": ("cluster-gcn", {}, (clusters, "_normalise_subgraph", add_one_to_degrees)),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_what_is_drawn_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, what, change = MISTAKES[mistake]
-    case = find_case(name, what)
+    name, params, change = MISTAKES[mistake]
+    case = find_case(name, **params)
     monkeypatch.setattr(*change)
-    finding = check_samples(case)
+    finding = check_samples(case, 4000)
     assert not finding.holds
     assert " deviations, allowed are " in finding.detail
 
@@ -113,32 +114,39 @@ class Biased(NeighbourReference):
 
 
 def test_a_bias_of_five_percent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = find_case("graphsage", "fanout = 2")
-    assert "a bias of 5% in a layer's entries would be found" in check_samples(case).detail
+    case = find_case("graphsage", fanout=2)
+    assert "a bias of 5% in a layer's entries would be found" in check_samples(case, 4000).detail
     monkeypatch.setattr(load_strategy("graphsage"), "reference_sampler", Biased)
-    assert not check_samples(case).holds
+    assert not check_samples(case, 4000).holds
 
 
 def test_an_epoch_with_other_steps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = find_case("graphsage", "fanout = 2")
+    case = find_case("graphsage", fanout=2)
     monkeypatch.setattr(
         NeighbourReference, "draw_epoch", lambda self, draw=NeighbourReference.draw_epoch: 2 * draw(self)
     )
-    finding = check_samples(case)
+    finding = check_samples(case, 4000)
     assert not finding.holds
     assert "an epoch, steps and groups: reference 2 and 3, strategy 1 and 3" in finding.detail
 
 
-def test_draws_are_compared_once_for_cases_that_draw_alike() -> None:
-    cases, _ = list_cases("graphsaint-node", load_strategy("graphsaint-node"), "quick", None)
-    assert [case.name for case in choose_cases(cases)] == ["d=4: directed, prime, partial mask"]
+@pytest.mark.parametrize("name", ["graphsaint-node", "bulk-sage", "bns-gcn"])
+def test_cases_whose_draws_are_tested_have_every_parameter_and_graph(name: str) -> None:
+    cases, _ = list_cases(name, load_strategy(name), "quick", None)
+    chosen = choose_cases(cases)
+    assert len(chosen) <= 4
+    values = {(key, str(value)) for case in chosen for key, value in case.spec.strategy.params.items()}
+    listed = {(key, str(value)) for key, each in list_choices(load_strategy(name)).items() for value in each}
+    assert values >= {each for each in listed if each[0] != "wire"}
+    assert {case.directed for case in chosen} == {True, False}
+
+
+def test_exact_strategies_draw_nothing() -> None:
     cases, _ = list_cases("serial", load_strategy("serial"), "quick", None)
     assert choose_cases(cases) == []
 
 
 def test_every_sampler_says_what_it_draws() -> None:
     """PyG's sampler is a library's."""
-    from harness.registry import registered_strategies
-
     samplers = [each for each in registered_strategies() if load_strategy(each.name).mini_batches]
     assert {each.name for each in samplers if not load_strategy(each.name).reference_sampler} == {"pyg"}

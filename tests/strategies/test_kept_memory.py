@@ -20,7 +20,7 @@ from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.comm.launchers import RankPlace
 from harness.conformance.case import Case
-from harness.conformance.case_list import _combine_peculiarities, _count_split_axes, _list_grids, make_case
+from harness.conformance.case_list import choose_combined_grids, combine_choices, make_case
 from harness.conformance.laws import ScipyCounts
 from harness.errors import UserError
 from harness.ledger import Ledger, TensorName
@@ -118,13 +118,10 @@ def unstated(case: Case, rank: int) -> tuple[int, list[str]]:
 def cases_of(name: str, *, every: bool) -> list[Case]:
     """Return the kit's cases of a strategy on its grid with the most split axes: the standard case, or every case."""
     strategy: type[Strategy] = load_strategy(name)
-    grids = [grid for ranks in (3, 4) for grid in _list_grids(strategy, ranks, "quick")] or _list_grids(
-        strategy, 1, "quick"
-    )
-    grid = max(reversed(grids), key=_count_split_axes)
+    (grid, *more) = choose_combined_grids(strategy, 6)
     return [
         make_case(name, grid, "ordinary"),
-        *(_combine_peculiarities(name, strategy, grid) if every else ()),
+        *(combine_choices(name, strategy, [grid, *more]) if every else ()),
     ]
 
 
