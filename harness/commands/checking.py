@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic.dataclasses import dataclass
 
 from harness.commands.answer import Answer
+from harness.commands.listing import ListAnswer
 from harness.commands.output import Block, Command, FactList, Headline, Raw, Table, TableColumn, View
 from harness.commands.request import CONFIG, File, MachineName, OptionStyle, Request
 from harness.commands.verb import Reporter, verb
@@ -33,13 +34,15 @@ class CheckRequest(Request):
     strategy: Annotated[str, OptionStyle(metavar="STRATEGY", is_positional=True, completes="strategies")]
     """A name of `harness list strategies`, or path/to/file.py:Class."""
     extent: Extent = "usual"
-    """How many cases are tried. A quick check tries one grid of each size, and combines cases; a full check tries every
-    grid of up to 16 ranks."""
+    """How many cases are tried. A quick check tries few grids, and combines settings; a full check tries every grid of up
+    to 16 ranks."""
     _: KW_ONLY
     quick: bool = False
     """The same as --extent quick."""
     full: bool = False
     """The same as --extent full."""
+    list_only: Annotated[bool, OptionStyle(name="--list")] = False
+    """List the cases without training."""
     first: bool = False
     """Stop after the first case that breaks a law."""
     case: Annotated[str | None, OptionStyle(metavar="NAME")] = None
@@ -162,6 +165,10 @@ LAW_COLUMNS = (
     TableColumn("worst", "worst", is_number=True),
     TableColumn("allowed", "allowed", is_number=True),
 )
+LISTED_COLUMNS = (
+    TableColumn("case", "case", may_wrap=True),
+    TableColumn("settings", "settings", may_wrap=True),
+)
 CASE_COLUMNS = (
     TableColumn("case", "case", may_wrap=True),
     TableColumn("law", "law"),
@@ -240,13 +247,34 @@ def _make_document(finding: "Finding") -> dict[str, Any]:
     return {**document, "wrong": [wrong._asdict() for wrong in finding.wrong], "worst": worst}
 
 
+def _list_only(request: CheckRequest) -> ListAnswer:
+    """List the cases of a check, and say which settings meet in them."""
+    from harness.conformance import list_cases
+
+    extent, name = request.choose_extent(), request.strategy
+    cases, impossible, covering = list_cases(name, load_strategy(name), extent, None)
+    rows = [
+        {"case": case.name, "settings": "must be refused" if case in impossible else case.settings}
+        for case in (*cases, *impossible)
+        if not request.case or request.case in case.name
+    ]
+    met = (
+        f"Every two settings that it accepts meet in a combination: {covering.pairs:,} pairs in "
+        f"{format_count(len(covering.combinations), 'case')}. It refuses {covering.refused:,} pairs."
+    )
+    title = f"{format_count(len(rows), 'case')} of {name} ({extent})"
+    return ListAnswer(title, LISTED_COLUMNS, rows, rows, [met])
+
+
 @verb(CheckRequest)
-def check(request: CheckRequest, reporter: Reporter) -> CheckAnswer:
+def check(request: CheckRequest, reporter: Reporter) -> CheckAnswer | ListAnswer:
     """Check a strategy: results equal to serial training, elements equal to its formula, invalid grids refused.
 
     Trains on small graphs and several grids. A broken law says what was expected, what came out, and where to look. The
     exit code is 1 if a law is broken.
     """
+    if request.list_only:
+        return _list_only(request)
     if request.proof:
         check_replaceable(request.proof, read_proof, "a proof")
     code = _hash_code_to_prove(request) if request.proof else ""

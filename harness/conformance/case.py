@@ -124,6 +124,20 @@ class Case:
             f"(order {order}, {self.task}), {', '.join(_list_settings(spec))}"
         )
 
+    @property
+    def settings(self) -> str:
+        """The model, the graph, and the settings in which this case differs from the other cases of a check."""
+        choice, model = self.spec.dataset, self.spec.model
+        graph = [
+            "" if self.directed else "undirected",
+            "" if self.task == "single-label" else self.task,
+            f"{self.weights} weights" if self.weights else "",
+            choice.partition if choice.partition != "block" else "",
+            f"{choice.permutation} permutation" if choice.permutation != "none" else "",
+        ]
+        chosen = [each for each in _list_settings(self.spec) if not each.startswith(USUAL)]
+        return ", ".join([f"{model.kind} of {model.layers} layers", *filter(None, graph), *chosen])
+
     def graph(self) -> Graph:
         return make_check_graph(self.vertices, directed=self.directed, task=self.task, weights=self.weights)
 
@@ -148,6 +162,13 @@ class Case:
 
     def strategy(self) -> Strategy:
         return admit(load_strategy(self.spec.strategy.name), self.spec, facts_of(self.store()))
+
+
+USUAL = (
+    *("model.hidden=", "training.epochs=", "training.optimizer=", "training.lr=", "training.batch="),
+    "protocol=corrected",
+)
+"""What is alike in all cases of a check."""
 
 
 def _list_settings(spec: Spec) -> Iterator[str]:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from harness.conformance.batches import find_multiplier
 from harness.conformance.case import Case
-from harness.conformance.pairs import Combination, cover_pairs
+from harness.conformance.pairs import Combination, Covering, cover_pairs
 from harness.errors import UserError
 from harness.graph.model import LabelTask, Weighting
 from harness.ledger import AxisName
@@ -51,10 +51,18 @@ TRAINING = Training(epochs=EPOCHS, optimizer="sgd", lr=0.5)
 RECOMPUTED = TRAINING.model_copy(update={"recompute": True})
 
 
-def list_cases(
-    name: str, strategy: type[Strategy], extent: Extent, most: int | None
-) -> tuple[list[Case], list[Case]]:
-    """Return the cases to train, and the impossible ones, which must be refused."""
+class CaseList(NamedTuple):
+    """The cases of a check."""
+
+    trained: list[Case]
+    impossible: list[Case]
+    """Cases that must be refused."""
+    covering: Covering
+    """How the choices of a strategy were combined."""
+
+
+def list_cases(name: str, strategy: type[Strategy], extent: Extent, most: int | None) -> CaseList:
+    """Return the cases of a check, on at most `most` ranks."""
     worlds = [
         ranks for ranks in WORLDS[extent] if extent != "quick" or len(strategy.axes) == 1 or ranks < SMALL
     ]
@@ -64,12 +72,14 @@ def list_cases(
         raise UserError(f"{strategy.name} has no grid for any of {', '.join(map(str, sizes))} ranks.")
     combined = choose_combined_grids(strategy, min(COMBINED[extent], most or COMBINED[extent]))
     cases = [make_case(name, grid, "directed, prime, partial mask") for grid in grids]
-    cases += combine_choices(name, strategy, combined)
+    combinations, covering = combine_choices(name, strategy, combined)
+    cases += combinations
     if extent == "quick":
         cases += _make_rounded(name, strategy, combined[0])
     else:
         cases += _separate_peculiarities(name, strategy, _choose_peculiar_grid(grids, strategy, extent))
-    return [*cases, *_make_empty_rank(name, grids)], list(_make_impossible(name, strategy, grids[-1]))
+    impossible = list(_make_impossible(name, strategy, grids[-1]))
+    return CaseList([*cases, *_make_empty_rank(name, grids)], impossible, covering)
 
 
 def _choose_peculiar_grid(
@@ -187,8 +197,8 @@ def list_factors(strategy: type[Strategy], grids: Sequence[dict[AxisName, int]])
 
 def combine_choices(
     name: str, strategy: type[Strategy], grids: Sequence[dict[AxisName, int]]
-) -> Iterator[Case]:
-    """Yield cases in which every two levels of two choices meet, if the strategy accepts them together."""
+) -> tuple[list[Case], Covering]:
+    """Return cases in which every two levels of two choices meet, if the strategy accepts them together."""
     factors = list_factors(strategy, grids)
 
     def make(combination: Combination) -> Case:
@@ -205,10 +215,12 @@ def combine_choices(
             return True
 
     covering = cover_pairs([len(factor.levels) for factor in factors], accepts)
+    cases = []
     for number, combination in enumerate(covering.combinations, 1):
         case = make(combination)
         params = "".join(f", {key} = {value}" for key, value in case.spec.strategy.params.items())
-        yield replace(case, name=f"{case.name} {number}{params}", train_twice=number <= 2)
+        cases.append(replace(case, name=f"{case.name} {number}{params}", train_twice=number <= 2))
+    return cases, covering
 
 
 def _make_combined(name: str, strategy: type[Strategy], chosen: Sequence[dict[str, Any]]) -> Case:

@@ -73,12 +73,12 @@ def check(  # noqa: PLR0913  independent choices, the last two by name
     Worlds have at most `most` ranks, for example one for each GPU. Laws in COSTLY that are `known` to hold are skipped.
     With `only`, the case of this name is tried, or the cases whose names contain it.
 
-    A quick check tries one grid of each size, combines the peculiarities in one case, and examines the first and the
-    last rank alternately. A full check tries every grid of more sizes.
+    A quick check tries few grids, combines settings, and examines the first and the last rank alternately. A full check
+    tries every grid of more sizes.
     """
     strategy = load_strategy(name)
     try:
-        cases, impossible = list_cases(name, strategy, extent, most)
+        cases, impossible, _ = list_cases(name, strategy, extent, most)
     except UserError:
         raise
     except Exception as error:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.cli import main
 from harness.conformance.case_list import (
     COMBINED,
     choose_combined_grids,
@@ -49,14 +50,14 @@ def test_few_combinations_have_all_pairs() -> None:
 @pytest.mark.parametrize("name", ["cagnet-2d", "cagnet-3d", "plexus", "compose"])
 def test_every_axis_is_split_in_three_and_in_two(name: str) -> None:
     strategy = load_strategy(name)
-    cases = list(combine_choices(name, strategy, choose_combined_grids(strategy, COMBINED["quick"])))
+    cases, _ = combine_choices(name, strategy, choose_combined_grids(strategy, COMBINED["quick"]))
     for axis in strategy.axes:
         assert {2, 3} <= {case.spec.grid[axis] for case in cases}
 
 
 @pytest.mark.parametrize("name", ["cagnet-1d", "pipegcn", "compose", "neutronstar"])
 def test_features_are_trained_with_and_without_a_projection(name: str) -> None:
-    cases, _ = list_cases(name, load_strategy(name), "quick", None)
+    cases, *_ = list_cases(name, load_strategy(name), "quick", None)
     trained = [case for case in cases if case.spec.training.features]
     assert {case.spec.model.projection for case in trained} == {True, False}
     assert {case.directed for case in trained} == {True, False}
@@ -65,9 +66,18 @@ def test_features_are_trained_with_and_without_a_projection(name: str) -> None:
 @pytest.mark.parametrize("point", registered_strategies(), ids=lambda point: point.name)
 def test_every_value_of_a_parameter_meets_both_directions(point: EntryPoint) -> None:
     strategy = load_strategy(point.name)
-    cases, _ = list_cases(point.name, strategy, "quick", None)
+    cases, *_ = list_cases(point.name, strategy, "quick", None)
     combined = [case for case in cases if ": combination" in case.name]
     for key, values in list_choices(strategy).items() if combined else ():
         for value in values if key != "wire" else ():
             found = {case.directed for case in combined if case.spec.strategy.params.get(key) == value}
             assert found == {True, False}, (key, value)
+
+
+def test_list_names_every_case_and_counts_the_pairs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "cagnet-2d", "--quick", "--list"]) == 0
+    printed = capsys.readouterr().out
+    cases, impossible, covering = list_cases("cagnet-2d", load_strategy("cagnet-2d"), "quick", None)
+    assert all(case.name in printed for case in (*cases, *impossible))
+    assert f"{covering.pairs} pairs in {len(covering.combinations)} cases" in printed
+    assert "multi-label, model.projection=true" in printed

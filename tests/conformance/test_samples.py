@@ -132,7 +132,7 @@ def test_an_epoch_with_other_steps_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("name", ["graphsaint-node", "bulk-sage", "bns-gcn"])
 def test_cases_whose_draws_are_tested_have_every_parameter_and_graph(name: str) -> None:
-    cases, _ = list_cases(name, load_strategy(name), "quick", None)
+    cases, *_ = list_cases(name, load_strategy(name), "quick", None)
     chosen = choose_cases(cases)
     assert len(chosen) <= 4
     values = {(key, str(value)) for case in chosen for key, value in case.spec.strategy.params.items()}
@@ -142,7 +142,7 @@ def test_cases_whose_draws_are_tested_have_every_parameter_and_graph(name: str) 
 
 
 def test_exact_strategies_draw_nothing() -> None:
-    cases, _ = list_cases("serial", load_strategy("serial"), "quick", None)
+    cases, *_ = list_cases("serial", load_strategy("serial"), "quick", None)
     assert choose_cases(cases) == []
 
 

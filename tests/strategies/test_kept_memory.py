@@ -121,7 +121,7 @@ def cases_of(name: str, *, every: bool) -> list[Case]:
     (grid, *more) = choose_combined_grids(strategy, 6)
     return [
         make_case(name, grid, "ordinary"),
-        *(combine_choices(name, strategy, [grid, *more]) if every else ()),
+        *(combine_choices(name, strategy, [grid, *more])[0] if every else ()),
     ]
 
 
