@@ -34,8 +34,8 @@ class CheckRequest(Request):
     strategy: Annotated[str, OptionStyle(metavar="STRATEGY", is_positional=True, completes="strategies")]
     """A name of `harness list strategies`, or path/to/file.py:Class."""
     extent: Extent = "usual"
-    """How many cases are tried. A quick check tries few grids, and combines settings; a full check tries every grid of up
-    to 16 ranks."""
+    """How many cases are tried. A quick check tries few grids, and combines settings; a full check tries every grid of
+    up to 16 ranks."""
     _: KW_ONLY
     quick: bool = False
     """The same as --extent quick."""
