@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from harness.graph.averaged import average
 from harness.graph.blocks import Blocks, Rectangle, resolve_rectangle
 from harness.graph.model import SPLITS, TRAIN, LabelTask, has_label
 from harness.kernels import Csr
@@ -133,3 +134,8 @@ def find_targets(blocks: Blocks, protocol: ProtocolChoice) -> Tensor:
     if protocol == "corrected":
         counts &= blocks.split(everyone) == TRAIN
     return counts.nonzero()[:, 0]
+
+
+def select_values(A: Csr, kind: str) -> Csr:
+    """Return the whole A with the values that a kind of model multiplies by: averages for SAGE."""
+    return average(A) if kind == "sage" else A

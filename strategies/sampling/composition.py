@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from harness.device import upload
-from harness.graph.averaged import average
 from harness.kernels import Csr, cast, transpose
 from harness.kernels.attention import transpose_with_positions
 from harness.kernels.random import Index
@@ -55,7 +54,7 @@ from harness.strategy import (
     csr_bytes,
     label_bytes,
 )
-from harness.strategy.counts import LABELS
+from harness.strategy.counts import LABELS, select_values
 
 P = AxisName.P
 
@@ -161,7 +160,7 @@ class SampledStrategy(RowStrategy):
 
         def read() -> Csr:
             A = cast(counts.adjacency(), getattr(torch, self.spec.precision))
-            return average(A) if self.spec.model.kind == "sage" else A
+            return select_values(A, self.spec.model.kind)
 
         return GlobalReplay(self.composed.sampler, read, counts.targets(self.spec.protocol))
 

@@ -80,4 +80,4 @@ def test_list_names_every_case_and_counts_the_pairs(capsys: pytest.CaptureFixtur
     cases, impossible, covering = list_cases("cagnet-2d", load_strategy("cagnet-2d"), "quick", None)
     assert all(case.name in printed for case in (*cases, *impossible))
     assert f"{covering.pairs} pairs in {len(covering.combinations)} cases" in printed
-    assert "multi-label, model.projection=true" in printed
+    assert "sage of 4 layers, multi-label" in printed
