@@ -63,6 +63,7 @@ def test_features_are_trained_with_and_without_a_projection(name: str) -> None:
     assert {case.directed for case in trained} == {True, False}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("point", registered_strategies(), ids=lambda point: point.name)
 def test_every_value_of_a_parameter_meets_both_directions(point: EntryPoint) -> None:
     strategy = load_strategy(point.name)

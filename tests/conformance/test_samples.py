@@ -95,6 +95,7 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], tuple[Any, str, Any]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_what_is_drawn_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, params, change = MISTAKES[mistake]
