@@ -226,7 +226,7 @@ def _measure(epoch: Epoch) -> Array:
         A, features = np.stack(batch.A), np.zeros((len(KINDS), len(batch.A) + 1, HALVES))
         for kind, values in ((0, A != 0), (2, A)):
             columns = values @ cols.T
-            features[kind, :-1] = np.einsum("lik,ki->lk", columns, rows)
+            features[kind, :-1] = np.einsum("nik,ki->nk", columns, rows)
             features[kind + 1, :-1] = columns.sum(axis=1) - features[kind, :-1]
         features[4] = np.stack(batch.vertices) @ rows.T
         features[5, -1] = rows @ (batch.vertices[-1] * (1 if batch.importance is None else batch.importance))

@@ -126,4 +126,7 @@ def test_the_kit_leads_from_the_skeleton_of_mini_batches_to_the_end(tmp_path: Pa
         ),
         ("dense_bytes\n", "dense_bytes, reduce_all_gradients\n"),
     )
-    assert [each.law for each in broken(code, tmp_path, D, 2, pool)] == ["unbiased", "elements equal the formula"]
+    assert [each.law for each in broken(code, tmp_path, D, 2, pool)] == [
+        "unbiased",
+        "elements equal the formula",
+    ]
