@@ -249,14 +249,13 @@ def _make_document(finding: "Finding") -> dict[str, Any]:
 
 def _list_only(request: CheckRequest) -> ListAnswer:
     """List the cases of a check, and say which settings meet in them."""
-    from harness.conformance import list_cases
+    from harness.conformance import find_cases, select_cases
 
     extent, name = request.choose_extent(), request.strategy
-    cases, impossible, covering = list_cases(name, load_strategy(name), extent, None)
+    cases, impossible, covering = select_cases(find_cases(name, extent), request.case)
     rows = [
         {"case": case.name, "settings": "must be refused" if case in impossible else case.settings}
         for case in (*cases, *impossible)
-        if not request.case or request.case in case.name
     ]
     met = (
         f"Every two settings that it accepts meet in a combination: {covering.pairs:,} pairs in "

@@ -2,6 +2,7 @@
 
 from harness.conformance.case_list import LARGER as LARGER
 from harness.conformance.case_list import Extent as Extent
-from harness.conformance.case_list import list_cases as list_cases
 from harness.conformance.kit import check as check
+from harness.conformance.kit import find_cases as find_cases
+from harness.conformance.kit import select_cases as select_cases
 from harness.conformance.laws import Finding as Finding

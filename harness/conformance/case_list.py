@@ -104,10 +104,10 @@ def choose_combined_grids(strategy: type[Strategy], most: int) -> list[dict[Axis
 
     Of two axes, each is also split alone, which some parameters need.
     """
-    largest = next(ranks for ranks in range(most, 0, -1) if strategy.grids(ranks))
-    if len(strategy.axes) == 1:
-        largest = next(ranks for ranks in (3, 2, 1) if ranks <= most and strategy.grids(ranks))
-    grids = strategy.grids(largest)
+    first = min(3, most) if len(strategy.axes) == 1 else most
+    grids = next(
+        found for ranks in (*range(first, 0, -1), *range(first, most + 1)) if (found := strategy.grids(ranks))
+    )
     widest = max(map(_count_split_axes, grids))
     chosen = _choose_covering_grids([grid for grid in grids if _count_split_axes(grid) == widest])
     if len(strategy.axes) == 2 and widest == 2:
@@ -156,11 +156,8 @@ def _add_undirected(case: Case) -> Iterator[Case]:
         yield replace(case, name=f"{case.name}, undirected", directed=False, train_twice=False)
 
 
-class Factor(NamedTuple):
-    """A choice, and the settings of each of its levels; the first are the usual ones."""
-
-    name: str
-    levels: list[dict[str, Any]]
+Factor = list[dict[str, Any]]
+"""The settings of each level of a choice; the first are the usual ones."""
 
 
 def list_factors(strategy: type[Strategy], grids: Sequence[dict[AxisName, int]]) -> list[Factor]:
@@ -169,7 +166,7 @@ def list_factors(strategy: type[Strategy], grids: Sequence[dict[AxisName, int]])
     orders: list[dict[str, Any]] = [{}, {"permutation": "double"}]
     if strategy.partitioned_over:
         orders.append({"partition": "metis"})
-    factors: dict[str, list[dict[str, Any]]] = {
+    factors: dict[str, Factor] = {
         "grid": [{"grid": grid} for grid in grids],
         "model": [{"model": {"kind": kind}} for kind in strategy.models],
         "projection": [{}, {"model": projection}] if strategy.has_model_parts else [],
@@ -192,7 +189,7 @@ def list_factors(strategy: type[Strategy], grids: Sequence[dict[AxisName, int]])
         if key != "wire"  # rounded numbers are only close to serial training
     }
     named = [*factors.items(), *params.items()]
-    return [Factor(name, levels) for name, levels in named if len(levels) > 1 or name == "grid"]
+    return [levels for name, levels in named if len(levels) > 1 or name == "grid"]
 
 
 def combine_choices(
@@ -203,7 +200,7 @@ def combine_choices(
 
     def make(combination: Combination) -> Case:
         return _make_combined(
-            name, strategy, [factor.levels[level] for factor, level in zip(factors, combination, strict=True)]
+            name, strategy, [levels[level] for levels, level in zip(factors, combination, strict=True)]
         )
 
     def accepts(combination: Combination) -> bool:
@@ -214,7 +211,7 @@ def combine_choices(
         except Exception:  # the check of a case reports it
             return True
 
-    covering = cover_pairs([len(factor.levels) for factor in factors], accepts)
+    covering = cover_pairs([*map(len, factors)], accepts)
     cases = []
     for number, combination in enumerate(covering.combinations, 1):
         case = make(combination)

@@ -19,7 +19,7 @@ from harness.conformance.batches import (
     find_multiplier,
 )
 from harness.conformance.case import DISTANCES, Case, RankResult, compute_nearby_losses, train_rank
-from harness.conformance.case_list import EPOCHS, HERE, Extent, list_cases, make_case
+from harness.conformance.case_list import EPOCHS, HERE, CaseList, Extent, list_cases, make_case
 from harness.conformance.laws import (
     Finding,
     check_all_memory,
@@ -76,9 +76,27 @@ def check(  # noqa: PLR0913  independent choices, the last two by name
     A quick check tries few grids, combines settings, and examines the first and the last rank alternately. A full check
     tries every grid of more sizes.
     """
+    found = find_cases(name, extent, most)
+    chosen = select_cases(found, only)
+    compared = {case.name for case in choose_cases(chosen.trained)}
+    tried = [
+        _Attempt(
+            replace(case, spec=case.spec.model_copy(update={"machine": machine})),
+            range(case.spec.ranks) if extent != "quick" else [(case.spec.ranks - 1) * (number % 2)],
+            DRAWS[extent] * (case.name in compared),
+        )
+        for number, case in enumerate(found.trained)
+        if case in chosen.trained
+    ]
+    yield from _check_in_turn(tried, run, known, on_case)
+    yield from map(_check_refusal, chosen.impossible)
+
+
+def find_cases(name: str, extent: Extent, most: int | None = None) -> CaseList:
+    """Return the cases of a check. An error of the strategy is a UserError with the author's line."""
     strategy = load_strategy(name)
     try:
-        cases, impossible, _ = list_cases(name, strategy, extent, most)
+        return list_cases(name, strategy, extent, most)
     except UserError:
         raise
     except Exception as error:
@@ -88,20 +106,15 @@ def check(  # noqa: PLR0913  independent choices, the last two by name
             )
             raise UserError(message) from error
         raise
-    names = [case.name for case in (*cases, *impossible)]
-    chosen = _choose_names(names, only) if only else set(names)
-    tried_cases = [(number, case) for number, case in enumerate(cases) if case.name in chosen]
-    compared = {case.name for case in choose_cases([case for _, case in tried_cases])}
-    tried = [
-        _Attempt(
-            replace(case, spec=case.spec.model_copy(update={"machine": machine})),
-            range(case.spec.ranks) if extent != "quick" else [(case.spec.ranks - 1) * (number % 2)],
-            DRAWS[extent] * (case.name in compared),
-        )
-        for number, case in tried_cases
-    ]
-    yield from _check_in_turn(tried, run, known, on_case)
-    yield from (_check_refusal(case) for case in impossible if case.name in chosen)
+
+
+def select_cases(found: CaseList, only: str | None) -> CaseList:
+    """Return the case of the name `only`, or the cases whose names contain it; None selects all."""
+    if not only:
+        return found
+    chosen = _choose_names([case.name for case in (*found.trained, *found.impossible)], only)
+    trained, impossible = ([case for case in cases if case.name in chosen] for cases in found[:2])
+    return found._replace(trained=trained, impossible=impossible)
 
 
 class _Attempt(NamedTuple):

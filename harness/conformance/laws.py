@@ -320,9 +320,8 @@ def check_words(case: Case, ranks: Sequence[RankResult]) -> Finding:
 
     They also equal a count by brute force, if the strategy has one.
     """
-    strategy, counts = case.strategy(), ScipyCounts(case.store())
-    entries = find_entries(case.store())
-    wrong = list[Mismatch]()
+    strategy, store, wrong = case.strategy(), case.store(), list[Mismatch]()
+    counts, entries = ScipyCounts(store), find_entries(store)
     for number, rank in enumerate(ranks):
         wrong += _compare_words(strategy.words(rank.at, counts), number, rank, FORMULA)
         if (counted := strategy.reference_words(rank.at, entries)) is not None:

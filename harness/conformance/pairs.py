@@ -61,7 +61,7 @@ def _list_pairs(combination: Combination) -> list[Pair]:
 
 
 def _count_new(combination: Combination, factor: int, fixed: set[int], missing: dict[Pair, None]) -> int:
-    """Count the missing pairs of a factor's level and those of the other fixed factors."""
+    """Count the missing pairs that include a factor and any other fixed factor."""
     return sum(
         (
             min(factor, other),

@@ -3,7 +3,7 @@ with the same frequencies, and as independently.
 
 Both draw many epochs. The features of a mini-batch are the numbers of vertices, the numbers and sums of entries, and
 the weights of the loss, in random halves of the rows and columns of every layer. The statistics of an epoch are the
-means of these features, their variances, and their products between two halves of the rows, layers, groups, steps and
+means and variances of the features, and their covariances between halves of the rows, layers, groups, steps and
 epochs, which differ if random numbers are shared. Each statistic's means over the epochs are compared by a z test.
 """
 
@@ -46,16 +46,16 @@ BIAS, POWER = 0.05, 0.99
 
 def choose_cases(cases: Sequence[Case]) -> list[Case]:
     """Return the cases whose draws are tested: a few that together have every setting that can change a draw."""
-    settings = {case.name: _list_settings(case) for case in cases if _draws(case)}
-    chosen, missing = list[Case](), set().union(*settings.values())
+    candidates = [(case, _list_draw_settings(case)) for case in cases if _draws(case)]
+    chosen, missing = list[Case](), set[str]().union(*(settings for _, settings in candidates))
     while missing:
-        best = max(settings, key=lambda name: len(settings[name] & missing))
-        chosen.append(next(case for case in cases if case.name == best))
-        missing -= settings[best]
+        best, settings = max(candidates, key=lambda each: len(each[1] & missing))
+        chosen.append(best)
+        missing -= settings
     return chosen
 
 
-def _list_settings(case: Case) -> set[str]:
+def _list_draw_settings(case: Case) -> set[str]:
     """Return what can change the draws of a case: parameters, and properties of its graph."""
     spec, order = case.spec, case.spec.dataset
     params = {f"{key} = {value}" for key, value in spec.strategy.params.items() if key != "wire"}
@@ -252,11 +252,11 @@ def _list_statistics(x: Array) -> list[tuple[str, Array]]:
         "{}": x,
         "{}, in some steps and groups": x * signs,
         "the variance of {}": x * x,
-        "{}, with those outside": x[:, :, :, [0, 2]] * x[:, :, :, [1, 3]],
-        "{}, with those of the next layer": layers[..., :-1, :] * layers[..., 1:, :],
-        "{}, with those of other groups": _multiply_others(x, 2),
-        "{}, with those of other steps": _multiply_others(x, 1),
-        "{}, with those of the next epoch": x[:-1] * x[1:],
+        "the covariance of {} with the other rows": x[:, :, :, [0, 2]] * x[:, :, :, [1, 3]],
+        "the covariance of {} with the next layer": layers[..., :-1, :] * layers[..., 1:, :],
+        "the covariance of {} with other groups": _multiply_others(x, 2),
+        "the covariance of {} with other steps": _multiply_others(x, 1),
+        "the covariance of {} with the next epoch": x[:-1] * x[1:],
     }
     return [(name, each.mean(axis=(1, 2))) for name, each in products.items()]
 

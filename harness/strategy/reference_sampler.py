@@ -46,7 +46,7 @@ class ReferenceSampler(ABC):
         """Draw an epoch: the mini-batch of each group, in each step."""
 
     def make_mask(self, vertices: Array) -> Array:
-        """Return whether each vertex is one of these."""
+        """Return a mask over all vertices that is true for the given ones."""
         mask = np.zeros(self.n, dtype=bool)
         mask[vertices] = True
         return mask

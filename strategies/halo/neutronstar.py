@@ -386,7 +386,7 @@ class NeutronStar(PartitionParallel):
 
 
 def find_fetched(strategy: NeutronStar, entries: Tensor, own: range) -> list[set[int]]:
-    """Return the rows that a part fetches for each layer: those of its boundary that are not raised to its height."""
+    """Return the rows that a part fetches for each layer: the boundary vertices that are not raised to its height."""
     share = 0.0 if strategy.spec.training.features else strategy.params.replicas
     room = len(entries) if share is None else int(share * len(own))
     prices = strategy.compute_prices()
