@@ -1,10 +1,10 @@
 """Mutation testing of `harness check`: does a check find a strategy in which one expression is wrong?
 
 A mutant is a strategy with one change in its files: a sign, a factor, an index, a dropped term, an epoch, an axis, or a
-condition. Mutants are drawn at random; those that no rank and no formula executes are drawn again. A mutant that ends
-with an error of its own is counted apart: any run would find it.
+condition. Mutants are drawn at random from the changes of expressions that a quick check executes. One that ends with
+an error of its own is counted apart: any run would find it.
 
-Verifier (tests/test_mutants.py): known mistakes are found, and a change that changes nothing is not.
+Verifier (tests/test_mutants.py): known mistakes are found, and the expressions that a check executes are known.
 """
 
 import ast
@@ -14,7 +14,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +25,8 @@ from typing import Literal, NamedTuple
 
 from benchmarks.registry import Results, Table, benchmark
 from harness.conformance import Extent
+from harness.documents import read_yaml
+from harness.errors import UserError
 from harness.registry import load_strategy, registered_strategies
 from harness.spec.root import find_root
 
@@ -32,13 +36,17 @@ COMPILED = ("njit", "jit", "vectorize", "compile_loops", "triton")
 NOT_RUN = ("refuse", "published_costs", "describe_first_layer", "__repr__")
 """Methods that compute no number of a training."""
 MARK = "mark_executed__"
-HEAD = f"""
-def {MARK}(value):
+MARKING = f"""
+def {MARK}(value, place, executed=set()):
     import os
-    open(os.environ["HARNESS_MUTANT"], "a").close()
+    if place not in executed:
+        executed.add(place)
+        with open(os.environ["HARNESS_EXECUTED"], "a") as file:
+            file.write(place + os.linesep)
     return value
 """
-Outcome = Literal["found", "error", "survived", "not executed"]
+Outcome = Literal["found", "error", "survived"]
+EQUIVALENTS = Path(__file__).parent / "data" / "equivalent_mutants.yaml"
 SWAPPED = {
     "FORWARD": "BACKWARD",
     "BACKWARD": "FORWARD",
@@ -81,86 +89,160 @@ class Mutant(NamedTuple):
 
     file: Path
     line: int
+    text: str
+    """The line of the file, without indentation."""
     before: str
     after: str
     source: str
     """The text of the changed file."""
 
 
+class Equivalent(NamedTuple):
+    """A mutant that is called equivalent: no check can tell it from the strategy."""
+
+    file: Path
+    text: str
+    before: str
+    after: str
+    why: str
+
+    def describes(self, mutant: Mutant) -> bool:
+        """Whether this is the mutant."""
+        return self[:4] == (mutant.file, mutant.text, mutant.before, mutant.after)
+
+
 @benchmark
 def mutants(
-    only: tuple[str, ...] = (), count: int = 6, seed: int = 1, extent: Extent = "quick", timeout: int = 300
+    only: tuple[str, ...] = (), count: int = 5, seed: int = 1, full: bool = False, timeout: int = 1800
 ) -> Results:
     """Change one expression of a strategy at a time, and check it: how many of the mistakes are found?
 
     Args:
-        count: mutants of each strategy that a check executes
+        count: mutants of each strategy
         seed: of the choice of mutants
-        extent: of the check
+        full: also check in full what a quick check does not find, and what is not called equivalent
         timeout: seconds after which a check counts as ended by an error
     """
     names = [each.name for each in registered_strategies() if each.value.startswith(PACKAGE)]
-    survivors = list[tuple[str, Mutant]]()
-    yield Table("strategy", "mutants", "found", "ended by an error", "survived", "found of the others:.0%")
-    for name in only or names:
-        outcomes = list[Outcome]()
-        for mutant, outcome in try_mutants(name, count, seed, extent, timeout):
-            outcomes.append(outcome)
-            if outcome == "survived":
-                survivors.append((name, mutant))
-        found, ended, survived = (outcomes.count(each) for each in ("found", "error", "survived"))
-        share = found / (found + survived) if found + survived else None
-        yield name, len(outcomes), found, ended, survived, share
-    if survivors:
-        yield Table("strategy", "place", "before", "after", title="Mutants that survived")
-    for name, mutant in survivors:
-        yield name, f"{mutant.file.name}:{mutant.line}", f"`{mutant.before}`", f"`{mutant.after}`"
+    with copied_package() as copy:
+        survivors, total = list[tuple[str, Mutant]](), Counter[Outcome]()
+        yield Table(
+            "strategy", "mutants", "ended by an error", "found", "survived", "found of the others:.0%"
+        )
+        for name in only or names:
+            outcomes = Counter[Outcome]()
+            for mutant, outcome in try_mutants(name, count, seed, copy, timeout):
+                outcomes[outcome] += 1
+                if outcome == "survived":
+                    survivors.append((name, mutant))
+            total += outcomes
+            yield name, *describe_outcomes(outcomes)
+        yield "all", *describe_outcomes(total)
+        if not survivors:
+            return
+        equivalents, in_full = read_equivalents(), Counter[str]()
+        yield Table(
+            "strategy", "place", "before", "after", "full check", title="Mutants that survived a quick check"
+        )
+        for name, mutant in survivors:
+            in_full_check = next(
+                (f"equivalent: {each.why}" for each in equivalents if each.describes(mutant)), ""
+            )
+            if full and not in_full_check:
+                in_full_check = check_mutant(name, mutant, copy, "full", timeout)
+                in_full[in_full_check] += 1
+            place = f"{mutant.file.name}:{mutant.line}"
+            yield name, place, f"`{mutant.before}`", f"`{mutant.after}`", in_full_check
+    others = total["found"] + total["survived"] - in_full["error"]
+    if full:
+        share = (total["found"] + in_full["found"]) / others
+        yield f"The full check finds {share:.0%} of the mutants that do not end by an error."
 
 
-def try_mutants(
-    name: str, count: int, seed: int, extent: Extent, timeout: int
-) -> Iterator[tuple[Mutant, Outcome]]:
-    """Check mutants of a strategy until `count` of them were executed, or none is left."""
-    candidates = list_changes(name)
-    Random(f"{seed} {name}").shuffle(candidates)
+def describe_outcomes(outcomes: Mapping[Outcome, int]) -> tuple[int | float | None, ...]:
+    """Return the cells of a row after its name."""
+    found, ended, survived = (outcomes.get(each, 0) for each in ("found", "error", "survived"))
+    share = found / (found + survived) if found + survived else None
+    return sum(outcomes.values()), ended, found, survived, share
+
+
+def read_equivalents() -> list[Equivalent]:
+    """Return the mutants that are called equivalent."""
+    return [
+        Equivalent(find_root() / "harness" / "strategies" / file, **each)
+        for file, mutants in read_yaml(EQUIVALENTS, EQUIVALENTS.name).items()
+        for each in mutants
+    ]
+
+
+@contextmanager
+def copied_package() -> Iterator[Path]:
+    """A temporary copy of the package `harness`, whose files may be changed."""
     with tempfile.TemporaryDirectory() as temporary:
         copy = Path(temporary, "harness")
         shutil.copytree(find_root() / "harness", copy, ignore=shutil.ignore_patterns("__pycache__"))
-        for mutant in map(make_mutant, candidates):
-            outcome = check_mutant(name, mutant, copy, extent, timeout)
-            if outcome != "not executed":
-                yield mutant, outcome
-                count -= 1
-            if not count:
-                return
+        yield copy
+
+
+def try_mutants(
+    name: str, count: int, seed: int, copy: Path, timeout: int
+) -> Iterator[tuple[Mutant, Outcome]]:
+    """Check `count` mutants of a strategy, or all."""
+    changes = list_changes(name)
+    Random(f"{seed} {name}").shuffle(changes)
+    executed = find_executed(name, copy, timeout)
+    chosen = [each for each in changes if (each.file, each.number) in executed][:count]
+    for mutant in map(make_mutant, chosen):
+        yield mutant, check_mutant(name, mutant, copy, "quick", timeout)
+
+
+def find_executed(name: str, copy: Path, timeout: int) -> set[tuple[Path, int]]:
+    """Return the files and numbers of the expressions that a quick check of the unchanged strategy executes."""
+    package, noted = find_root() / "harness", copy.parent / "executed"
+    changes = list_changes(name)
+    left_out = next(each.left_out for each in changes)
+    files = sorted({each.file for each in changes})
+    sources = {copy / file.relative_to(package): mark_expressions(file, left_out) for file in files}
+    noted.write_text("")
+    done = _run_check(name, sources, copy, "quick", timeout, HARNESS_EXECUTED=str(noted))
+    if done is None or done.returncode:
+        raise UserError(
+            f"The check of {name} fails without a change: {done.stderr if done else 'it took too long'}."
+        )
+    places = (line.rpartition(":") for line in noted.read_text(encoding="utf-8").split())
+    return {(Path(file), int(number)) for file, _, number in places}
 
 
 def check_mutant(name: str, mutant: Mutant, copy: Path, extent: Extent, timeout: int) -> Outcome:
     """Check a mutant in a process of its own, with a copy of the package in which one file is changed."""
-    changed, marker = copy / mutant.file.relative_to(find_root() / "harness"), copy.parent / "executed"
-    original = changed.read_text(encoding="utf-8")
-    marker.unlink(missing_ok=True)
-    changed.write_text(mutant.source, encoding="utf-8")
-    command = [sys.executable, "-m", "harness", "check", name, "--first", "--json"]
-    command += [] if extent == "usual" else [f"--{extent}"]
-    environment = os.environ | {
-        "PYTHONPATH": f"{copy.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}".rstrip(os.pathsep),
-        "HARNESS_MUTANT": str(marker),
-    }
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
-    except subprocess.TimeoutExpired:
-        return "error"
-    finally:
-        changed.write_text(original, encoding="utf-8")
-    if not marker.exists():
-        return "not executed"
-    if done.returncode not in (0, 1):
+    sources = {copy / mutant.file.relative_to(find_root() / "harness"): mutant.source}
+    done = _run_check(name, sources, copy, extent, timeout)
+    if done is None or done.returncode not in (0, 1):
         return "error"
     broken = [finding for finding in json.loads(done.stdout)["findings"] if not finding["holds"]]
     if not broken:
         return "survived"
     return "found" if any(not finding["trace"] for finding in broken) else "error"
+
+
+def _run_check(
+    name: str, sources: Mapping[Path, str], copy: Path, extent: Extent, timeout: int, **variables: str
+) -> subprocess.CompletedProcess[str] | None:
+    """Check a strategy until something fails, with changed files in a copy of the package; None if it took too long."""
+    originals = {file: file.read_text(encoding="utf-8") for file in sources}
+    command = [sys.executable, "-m", "harness", "check", name, "--first", "--json"]
+    command += [] if extent == "usual" else [f"--{extent}"]
+    path = f"{copy.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}".rstrip(os.pathsep)
+    environment = os.environ | {"PYTHONPATH": path} | variables
+    try:
+        for file, source in sources.items():
+            file.write_text(source, encoding="utf-8")
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        for file, source in originals.items():
+            file.write_text(source, encoding="utf-8")
 
 
 def list_changes(name: str) -> list[Change]:
@@ -178,12 +260,24 @@ def list_changes(name: str) -> list[Change]:
 
 def make_mutant(change: Change) -> Mutant:
     """Make the mutant of a change."""
-    tree = ast.parse(change.file.read_text(encoding="utf-8"))
+    text = change.file.read_text(encoding="utf-8")
+    tree = ast.parse(text)
     node = list_expressions(tree, change.left_out)[change.number]
     before, after = ast.unparse(node), list_mistakes(node)[change.choice]
-    mutant = Mutant(change.file, node.lineno, before, ast.unparse(after), "")
-    _replace(tree, node, after)
-    return mutant._replace(source=f"{ast.unparse(ast.fix_missing_locations(tree))}\n{HEAD}")
+    line = text.splitlines()[node.lineno - 1].strip()
+    changed = ast.unparse(ast.fix_missing_locations(_Replacement({node: after}).visit(tree)))
+    return Mutant(change.file, node.lineno, line, before, ast.unparse(after), changed)
+
+
+def mark_expressions(file: Path, left_out: Collection[str]) -> str:
+    """Return the text of a file in which each expression that a mutant may change notes that it was executed."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    marked = {
+        node: ast.Call(ast.Name(MARK, ast.Load()), [node, ast.Constant(f"{file}:{number}")], [])
+        for number, node in enumerate(list_expressions(tree, left_out))
+        if list_mistakes(node)
+    }
+    return f"{ast.unparse(ast.fix_missing_locations(_Replacement(marked).visit(tree)))}\n{MARKING}"
 
 
 def find_files(module: str) -> list[Path]:
@@ -219,7 +313,7 @@ def list_expressions(tree: ast.AST, left_out: Collection[str] = ()) -> list[ast.
 
 
 def _walk_statement(node: ast.AST) -> Iterator[ast.expr]:
-    if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr):
+    if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.pattern):
         return
     if isinstance(node, ast.expr):
         yield node
@@ -242,7 +336,7 @@ def list_mistakes(node: ast.expr) -> list[ast.expr]:
             ast.BinOp(kept, ast.Mult() | ast.Div() | ast.FloorDiv() | ast.Mod(), _)
             | ast.BoolOp(_, [kept, *_])
             | ast.UnaryOp(ast.USub() | ast.Not(), kept)
-            | ast.Attribute(kept, "T")
+            | ast.Attribute(kept, "T", ast.Load())
         ):
             mistakes = [deepcopy(kept)]
         case ast.Compare(left, [comparison], [right]) if type(comparison) in COMPARISONS:
@@ -256,12 +350,12 @@ def list_mistakes(node: ast.expr) -> list[ast.expr]:
     return mistakes
 
 
-def _replace(tree: ast.AST, target: ast.expr, after: ast.expr) -> None:
-    """Put an expression into the place of another, in a call that says that it was executed."""
-    marked = ast.Call(ast.Name(MARK, ast.Load()), [after], [])
-    for node in ast.walk(tree):
-        for name, value in ast.iter_fields(node):
-            if value is target:
-                setattr(node, name, marked)
-            elif isinstance(value, list):
-                value[:] = [marked if each is target else each for each in value]
+class _Replacement(ast.NodeTransformer):
+    """Puts nodes into the places of others, after what is inside these."""
+
+    def __init__(self, replaced: Mapping[ast.expr, ast.expr]) -> None:
+        self._replaced = replaced
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        node = self.generic_visit(node)
+        return self._replaced.get(node, node) if isinstance(node, ast.expr) else node

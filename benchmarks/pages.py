@@ -145,7 +145,7 @@ PAGES = {
     "startup": ["launching.startup", "launching.commands"],
     "meeting": ["launching.rendezvous", "launching.file-calls"],
     "studies": ["overhead.studies"],
-    "mutants": ["mutants --only adaqp distgnn pipegcn sancus --count 5"],
+    "mutants": ["mutants --full"],
 }
 """The commands of each page, without `python -m benchmarks`; one of the harness begins with its name."""
 PROGRAMS = {

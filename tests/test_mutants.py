@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.mutants import (
-    Change,
     Outcome,
     check_mutant,
+    find_executed,
     find_files,
     list_changes,
     list_expressions,
     list_mistakes,
     make_mutant,
+    read_equivalents,
 )
 from harness.spec.root import find_root
 
@@ -72,6 +73,25 @@ def test_a_strategy_has_its_own_file_and_those_that_it_imports_from_its_package(
     assert halo == {"adaqp.py", "partition_parallel.py"}
 
 
+def test_an_attribute_that_is_set_does_not_change() -> None:
+    (stored, _) = [node for node in ast.walk(ast.parse("a.T = b.T")) if isinstance(node, ast.Attribute)]
+    assert not list_mistakes(stored)
+
+
+def test_a_mutant_that_is_called_equivalent_is_a_mutant() -> None:
+    found = read_equivalents()
+    assert found
+    for equivalent in found:
+        text = equivalent.file.read_text(encoding="utf-8")
+        mutants = [
+            (line.strip(), ast.unparse(node), ast.unparse(after))
+            for node in list_expressions(ast.parse(text))
+            for line in [text.splitlines()[node.lineno - 1]]
+            for after in list_mistakes(node)
+        ]
+        assert equivalent[1:4] in mutants and equivalent.why
+
+
 def test_a_mutant_differs_in_one_expression() -> None:
     changes = list_changes("sancus")
     mutants = [make_mutant(change) for change in changes]
@@ -95,11 +115,11 @@ def test_a_mistake_in_a_strategy_is_found(tmp_path: Path, before: str, after: st
 
 
 @pytest.mark.long
-def test_a_file_without_a_mistake_survives(tmp_path: Path) -> None:
-    change: Change = list_changes("sancus")[0]
-    mutant = make_mutant(change)
-    same = mutant._replace(
-        source=SANCUS.read_text() + "\nopen(__import__('os').environ['HARNESS_MUTANT'], 'a')\n"
-    )
+def test_executed_expressions_are_found_and_the_file_is_restored(tmp_path: Path) -> None:
     shutil.copytree(find_root() / "harness", tmp_path / "harness")
-    assert check_mutant("sancus", same, tmp_path / "harness", "quick", 300) == "survived"
+    changes = list_changes("sancus")
+    executed = find_executed("sancus", tmp_path / "harness", 300)
+    lines = {make_mutant(each).text for each in changes if (each.file, each.number) in executed}
+    assert 30 < len(executed) < len({each.number for each in changes})
+    assert "return epoch == 0 or (turn and self.has_changing_input(layer))" in lines
+    assert (tmp_path / "harness" / "strategies" / "sancus.py").read_text() == SANCUS.read_text()
