@@ -21,7 +21,7 @@ from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from benchmarks.registry import Results, Table, benchmark
 from harness.conformance import Extent
@@ -31,7 +31,7 @@ from harness.registry import load_strategy, registered_strategies
 from harness.spec.root import find_root
 
 PACKAGE = "harness.strategies"
-COMPILED = ("njit", "jit", "vectorize", "compile_loops", "triton")
+COMPILED = ("compiled", "triton")
 """Functions with such a decorator cannot say that they were executed."""
 NOT_RUN = ("refuse", "published_costs", "describe_first_layer", "__repr__")
 """Methods that compute no number of a training."""
@@ -205,10 +205,12 @@ def find_executed(name: str, copy: Path, timeout: int) -> set[tuple[Path, int]]:
     sources = {copy / file.relative_to(package): mark_expressions(file, left_out) for file in files}
     noted.write_text("")
     done = _run_check(name, sources, copy, "quick", timeout, HARNESS_EXECUTED=str(noted))
-    if done is None or done.returncode:
+    if done is None or done.returncode not in (0, 1):
         raise UserError(
-            f"The check of {name} fails without a change: {done.stderr if done else 'it took too long'}."
+            f"The check of {name} fails without a change: {done.stderr if done else 'it takes too long'}."
         )
+    if broken := list_broken(done):
+        raise UserError(f"The check of {name} fails without a change: {broken[0]['detail']}.")
     places = (line.rpartition(":") for line in noted.read_text(encoding="utf-8").split())
     return {(Path(file), int(number)) for file, _, number in places}
 
@@ -219,10 +221,15 @@ def check_mutant(name: str, mutant: Mutant, copy: Path, extent: Extent, timeout:
     done = _run_check(name, sources, copy, extent, timeout)
     if done is None or done.returncode not in (0, 1):
         return "error"
-    broken = [finding for finding in json.loads(done.stdout)["findings"] if not finding["holds"]]
+    broken = list_broken(done)
     if not broken:
         return "survived"
     return "found" if any(not finding["trace"] for finding in broken) else "error"
+
+
+def list_broken(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    """Return the findings of a check that do not hold."""
+    return [finding for finding in json.loads(done.stdout)["findings"] if not finding["holds"]]
 
 
 def _run_check(

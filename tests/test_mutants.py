@@ -49,8 +49,8 @@ def test_each_kind_of_mistake_stands_in_the_place_of_its_expression(text: str, c
 
 def test_texts_of_errors_annotations_and_compiled_functions_are_left_out() -> None:
     source = """
-@njit
-def compiled(a):
+@compiled(nogil=True)
+def loop(a):
     return a + 1
 
 def f(a: Literal[1] = 2) -> Literal[3]:
