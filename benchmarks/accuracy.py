@@ -22,23 +22,23 @@ from harness.comm.grid import Grid
 from harness.experiment.expand import expand
 from harness.experiment.experiment_file import load_experiment
 from harness.experiment.scales import select_scale
-from harness.figures.axis_scales import Scale
-from harness.figures.drawing import style_context
-from harness.figures.figure_layout import compose_figure
-from harness.figures.marks import Dots
 from harness.graph.model import TRAIN, Graph
+from harness.graph.store.contents import load_graph
+from harness.graph.store.dataset_card import DatasetCard
+from harness.graph.store.memory_store import MemoryStore
 from harness.kernels.csr import row_indices
-from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName, Ledger
-from harness.models.weights import Part, Weight, init_weight
 from harness.registry import load_strategy, registered_strategies
+from harness.report.figures.axis_scales import Scale
+from harness.report.figures.drawing import style_context
+from harness.report.figures.figure_layout import compose_figure
+from harness.report.figures.marks import Dots
+from harness.runtime.launch.worker_pool import Pool
 from harness.runtime.trainer import Trainer
 from harness.spec.root import find_root
 from harness.spec.spec import Spec, format_grid
-from harness.store.contents import load_graph
-from harness.store.dataset_card import DatasetCard
-from harness.store.memory_store import MemoryStore
 from harness.strategy import admit, facts_of
+from harness.strategy.models.weights import Part, Weight, init_weight
 
 PATIENCE = 3600.0  # seconds
 

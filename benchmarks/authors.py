@@ -30,15 +30,15 @@ from benchmarks.measuring import spec_of
 from benchmarks.registry import Results, Table, benchmark
 from benchmarks.reporting import REPORT
 from benchmarks.watching import EVERY, Amounts, WatchedProgram, can_isolate
-from harness.errors import UserError
-from harness.external.log_reader import LoggedRun, ProgramLog, read_log, read_settings
-from harness.external.program import Program, flatten_keys, load_program
+from harness.base.errors import UserError
+from harness.experiment.external.log_reader import LoggedRun, ProgramLog, read_log, read_settings
+from harness.experiment.external.program import Program, flatten_keys, load_program
 from harness.kernels import cast
-from harness.models.weights import Part, Weight, init_weight
 from harness.results.launch_intervals import compute_median_interval
 from harness.runtime.open_run import open_run
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
+from harness.strategy.models.weights import Part, Weight, init_weight
 
 SAGE = {"kind": "sage", "layers": 3, "hidden": 64}
 RUNS: Mapping[str, dict[str, Any]] = {

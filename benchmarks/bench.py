@@ -17,8 +17,8 @@ from benchmarks.measuring import Ways, alternate
 from benchmarks.registry import SPEED_LOST, Results, Table, benchmark
 from benchmarks.spmm import make_competitors, make_graphs, measure_copy
 from harness.kernels.recorded import matmul
-from harness.launch.worker_pool import Pool
 from harness.results.launch_intervals import Interval, compute_median_interval, judge_ratio
+from harness.runtime.launch.worker_pool import Pool
 from harness.runtime.provenance import cpu_name
 from harness.spec.root import find_root
 

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from benchmarks.epoch import CPU, EpochCase
 from benchmarks.registry import Results, Table, benchmark
+from harness.base.locks import TurnLock
 from harness.comm.grid import Grid
-from harness.launch.worker_pool import Pool
 from harness.ledger import COMPUTING, AxisName, Direction, HostClock, Op
 from harness.ledger.tape import Event, Tape
-from harness.locks import TurnLock
+from harness.runtime.launch.worker_pool import Pool
 from harness.runtime.open_run import open_run
 from harness.runtime.trainer import Trainer
 from harness.spec.root import find_root

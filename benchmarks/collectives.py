@@ -13,14 +13,14 @@ from torch import Tensor
 
 from benchmarks.measuring import alternate, gather, slowest_rank
 from benchmarks.registry import FOUR_HOSTS, Hosts, Results, Table, benchmark
+from harness.base.ranges import split_range
 from harness.comm import collectives as calls
 from harness.comm import engine
 from harness.comm.axis import Axis
 from harness.comm.collectives import Reduction
 from harness.comm.grid import Grid
-from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName, Ledger, TensorName
-from harness.ranges import split_range
+from harness.runtime.launch.worker_pool import Pool
 
 COLUMNS = 16
 Ways = dict[str, Callable[[], Tensor]]

@@ -23,9 +23,9 @@ from harness.experiment.defaults import read_choice
 from harness.experiment.expand import combine
 from harness.experiment.experiment_file import load_experiment
 from harness.graph.partition import Method, partition_graph
-from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName
 from harness.results.launch_intervals import compare_launches, correct_level, count_pairs, judge_ratio
+from harness.runtime.launch.worker_pool import Pool
 from harness.runtime.open_run import open_run
 from harness.spec.root import find_root
 from harness.spec.spec import Spec, format_grid

@@ -5,13 +5,13 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from benchmarks.plotting import join_names, make_facets, show_intervals
-from harness.figures.axis_scales import RANKS, Scale
-from harness.figures.drawing import style_context
-from harness.figures.figure_layout import compose_figure
-from harness.figures.marks import Dots, Lines, Points
-from harness.figures.palette import look_of
-from harness.formatting import format_count, format_seconds
+from harness.base.formatting import format_count, format_seconds
 from harness.registry import load_strategy
+from harness.report.figures.axis_scales import RANKS, Scale
+from harness.report.figures.drawing import style_context
+from harness.report.figures.figure_layout import compose_figure
+from harness.report.figures.marks import Dots, Lines, Points
+from harness.report.figures.palette import look_of
 
 TO_TARGET = Scale("seconds_to_target", "time to the target", "s", log=True)
 

@@ -29,12 +29,12 @@ from benchmarks.registry import Results, Table, benchmark
 from benchmarks.spmm import make_graphs
 from benchmarks.turns import Time, TimeCalls, take_turns, time_here
 from benchmarks.worker import Worker
+from harness.graph.store.datasets import open_dataset
 from harness.kernels.csr import Csr, cast, from_coo, row_indices, to_scipy
 from harness.kernels.spmm import spmm as multiply_sparse
 from harness.runtime.trainer import Trainer
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
-from harness.store.datasets import open_dataset
 from harness.strategies.sampling.composition import SampledOperators
 from harness.strategy import MiniBatch
 

@@ -6,7 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from harness.formatting import GIB
+from harness.base.formatting import GIB
 from harness.runtime.provenance import collect_provenance
 from harness.spec.root import find_root
 

@@ -25,13 +25,13 @@ from benchmarks.measuring import Gcn, Ways, alternate, median_ratio, spec_of, tr
 from benchmarks.registry import Results, Table, benchmark
 from harness.comm import collectives
 from harness.comm.collectives import Group, Works
+from harness.graph.store.datasets import open_dataset
 from harness.kernels.csr import row_indices, to_device
-from harness.launch.worker_pool import Pool
 from harness.ledger import COMPUTING, MOVING, HostClock, Op, Phase
+from harness.runtime.launch.worker_pool import Pool
 from harness.runtime.trainer import Trainer
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
-from harness.store.datasets import open_dataset
 
 HIDDEN, ROUNDS, WARM = 16, 3, 3
 PYG = ("pyg csr", "pyg edge_index")

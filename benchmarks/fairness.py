@@ -10,22 +10,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from harness.base.validation import Frozen
 from harness.experiment.defaults import BEST, read_choice
 from harness.experiment.known_graph import KnownGraph, look_up_graph
 from harness.experiment.requests import admit_on_all_grids
+from harness.graph.store.datasets import build_store
 from harness.ledger import TensorName
 from harness.prediction.advice import Option, advise
 from harness.prediction.epoch import Prediction, price_epochs, replay_ranks, representative_ranks
+from harness.prediction.replay import replay
 from harness.registry import load_strategy
-from harness.replay import replay
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import MachineCard
 from harness.spec.root import find_root
 from harness.spec.spec import Measure, ModelChoice, Training
-from harness.store.datasets import build_store
 from harness.strategy import Candidate, Ready
 from harness.strategy.counts import WORD
-from harness.validation import Frozen
 
 Request = dict[str, Any]
 CORES = len(os.sched_getaffinity(0))

@@ -9,12 +9,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from benchmarks.plotting import join_names, make_facets, show_intervals
-from harness.figures.axis_scales import RANKS, Scale
-from harness.figures.drawing import style_context
-from harness.figures.figure_layout import PAGE_WIDTH, compose_figure
-from harness.figures.marks import Bars, Dots, Facet, Lines, Points
-from harness.figures.palette import NAVY, RED, Fill, numbered_look
-from harness.formatting import format_share, format_three_digits
+from harness.base.formatting import format_share, format_three_digits
+from harness.report.figures.axis_scales import RANKS, Scale
+from harness.report.figures.drawing import style_context
+from harness.report.figures.figure_layout import PAGE_WIDTH, compose_figure
+from harness.report.figures.marks import Bars, Dots, Facet, Lines, Points
+from harness.report.figures.palette import NAVY, RED, Fill, numbered_look
 
 ONE = 1.0
 """The value of a ratio without a difference."""

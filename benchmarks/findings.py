@@ -27,27 +27,27 @@ from benchmarks.plexus_formulas import Coefficients, predict_milliseconds, terms
 from benchmarks.plotting import RESULTS, read_recorded
 from benchmarks.prediction import POINTS, predict_point
 from benchmarks.registry import Drawing, Results, Row, Table, benchmark
+from harness.base.errors import UserError
+from harness.base.progress import ignore_step
 from harness.claims import Evidence, read_claims, select
-from harness.errors import UserError
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.requests import make_spec
 from harness.graph.blocks import Blocks
 from harness.graph.metis_partition import partition_with_balanced_metis
 from harness.graph.partition_swap import balance_by_swaps, compute_balance
+from harness.graph.store.catalog import load_card
+from harness.graph.store.datasets import build_store, open_dataset
+from harness.graph.store.shard_balance import measure_shard_balance
 from harness.kernels.csr import Csr
 from harness.ledger import AxisName
-from harness.parallel.rotating_layout import FIRST
 from harness.prediction.epoch import Prediction, predict
-from harness.progress import ignore_step
 from harness.registry import load_strategy
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import load_machine_card
 from harness.spec.root import find_root
 from harness.spec.spec import format_grid
-from harness.store.catalog import load_card
-from harness.store.datasets import build_store, open_dataset
-from harness.store.shard_balance import measure_shard_balance
 from harness.strategy import Ready, admit
+from harness.strategy.parallel.rotating_layout import FIRST
 
 MILLION, MILLISECONDS = 1e6, 1e3
 

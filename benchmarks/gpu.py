@@ -38,11 +38,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout, which need n
 from benchmarks.environment import describe, version_of_code
 from benchmarks.gpu_common import FULL, QUICK, BrokenLawError, Part, Size
 from benchmarks.gpu_parts import PARTS
-from harness.children import die_with_parent
+from harness.base.children import die_with_parent
+from harness.base.device import gpu_name
+from harness.base.errors import UserError
+from harness.base.files import write_text
 from harness.comm.engine import Engine, select_device
-from harness.device import gpu_name
-from harness.errors import UserError
-from harness.files import write_text
 from harness.runtime.provenance import collect_provenance
 from harness.spec.root import find_root
 

@@ -20,6 +20,8 @@ from torch import Tensor
 
 from benchmarks.gpu_common import QUICK, BrokenLawError, Row, Size, device, strategies, trainer_alone
 from benchmarks.one_gpu import on_one_gpu
+from harness.base.device import can_run_triton, gpu_count, upload
+from harness.base.errors import UserError
 from harness.comm import collectives
 from harness.comm.collectives import Reduction
 from harness.comm.engine import Engine, max_ranks
@@ -27,17 +29,15 @@ from harness.conformance import check
 from harness.conformance.case import Case
 from harness.conformance.graphs import compare_graph
 from harness.conformance.kit import ON_GPUS
-from harness.device import can_run_triton, gpu_count, upload
-from harness.errors import UserError
+from harness.graph.sources.rmat import Rmat
 from harness.kernels.csr import Csr, cast, from_coo, row_indices, to_device
 from harness.kernels.induced import induced_pair
 from harness.kernels.random import Purpose, random_mask, uniform
 from harness.kernels.shuffle import sample_distinct
 from harness.kernels.spmm import PRODUCT_KERNELS, TRITON, inner_products
-from harness.launch.worker_pool import Pool
 from harness.registry import load_strategy
 from harness.results.record import read_record
-from harness.sources.rmat import Rmat
+from harness.runtime.launch.worker_pool import Pool
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
 from harness.strategies.sampling.sampler import sample_neighbours

@@ -14,11 +14,12 @@ from torch import Tensor
 from benchmarks.epoch import PYG, EpochCase, reference_models
 from benchmarks.gpu_common import BrokenLawError, Row, Size, asked_of, device, trainer_alone
 from benchmarks.measuring import Ways, alternate, spec_of, trainer_of
+from harness.base.device import can_run_triton
+from harness.base.documents import read_yaml
+from harness.base.errors import UserError
+from harness.base.files import write_text
+from harness.base.validation import validate
 from harness.conformance.kit import ON_GPUS
-from harness.device import can_run_triton
-from harness.documents import read_yaml
-from harness.errors import UserError
-from harness.files import write_text
 from harness.kernels.csr import Csr, cast, from_coo, row_indices, to_device, to_scipy
 from harness.kernels.induced import induced_pair, induced_submatrix, induced_submatrix_torch
 from harness.kernels.random import MASK, mask_torch
@@ -34,7 +35,6 @@ from harness.spec.machine_card import MachineCard
 from harness.spec.root import find_root
 from harness.strategy import Ready
 from harness.strategy.context import Measurements
-from harness.validation import validate
 
 TURNS, WARM = 10, 3
 EPOCH_SECONDS = 3.0

@@ -35,7 +35,7 @@ from benchmarks.gpu_measurements import (
 )
 from benchmarks.gpu_profile import MODELS, SAMPLERS, ask_profile
 from benchmarks.measuring import spec_of
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.kernels.spmm import PRODUCT_KERNELS
 from harness.runtime.open_run import open_run
 from harness.spec.root import find_root

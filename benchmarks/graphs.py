@@ -20,12 +20,8 @@ from torch import Tensor
 from benchmarks.measuring import in_a_process, peak_bytes, read_status, seconds_of, spec_of
 from benchmarks.plotting import make_facets
 from benchmarks.registry import Drawing, Results, Table, benchmark
+from harness.base.formatting import GIB, format_seconds
 from harness.comm.grid import Grid
-from harness.figures.axis_scales import Scale
-from harness.figures.drawing import style_context
-from harness.figures.figure_layout import compose_figure
-from harness.figures.marks import Dots
-from harness.formatting import GIB, format_seconds
 from harness.graph.blocks import Blocks
 from harness.graph.metis_partition import partition_with_balanced_metis
 from harness.graph.model import Permutation
@@ -38,23 +34,27 @@ from harness.graph.partition import (
     order_by_part,
 )
 from harness.graph.partition_swap import balance_by_swaps, compute_balance
+from harness.graph.sources.archive import FileRef
+from harness.graph.sources.stream import count_edges
+from harness.graph.sources.text import START, cut_into_pairs
+from harness.graph.store.build_resources import BuildResources
+from harness.graph.store.catalog import load_card
+from harness.graph.store.contents import load_graph, open_contents
+from harness.graph.store.dataset_card import DatasetCard
+from harness.graph.store.manifest import read_manifest
+from harness.graph.store.pattern import load_pattern
+from harness.graph.store.writer import StorePlan, write_store
 from harness.kernels import Csr
 from harness.kernels.parts import extract_block
-from harness.launch.worker_pool import Pool
 from harness.ledger import Ledger, TensorName
+from harness.report.figures.axis_scales import Scale
+from harness.report.figures.drawing import style_context
+from harness.report.figures.figure_layout import compose_figure
+from harness.report.figures.marks import Dots
+from harness.runtime.launch.worker_pool import Pool
 from harness.runtime.open_run import open_run
-from harness.sources.archive import FileRef
-from harness.sources.stream import count_edges
-from harness.sources.text import START, cut_into_pairs
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import find_data_folder, find_root
-from harness.store.build_resources import BuildResources
-from harness.store.catalog import load_card
-from harness.store.contents import load_graph, open_contents
-from harness.store.dataset_card import DatasetCard
-from harness.store.manifest import read_manifest
-from harness.store.pattern import load_pattern
-from harness.store.writer import StorePlan, write_store
 from harness.strategy import Context
 
 # Building stores. A build makes 16 x 16 blocks with as many workers as there are cores, without an allocator's

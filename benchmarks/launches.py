@@ -16,7 +16,7 @@ import pandas as pd
 from benchmarks.measuring import gather, set_up_trainer, train_in_turns
 from benchmarks.registry import FOUR_HOSTS, Hosts, Results, Table, benchmark
 from benchmarks.runner import measure_on_hosts
-from harness.commands.comparing import format_ratio_interval
+from harness.cli.commands.comparing import format_ratio_interval
 from harness.results.launch_intervals import compute_median_interval, correct_level
 from harness.spec.spec import Spec
 

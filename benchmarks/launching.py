@@ -29,13 +29,13 @@ from benchmarks.registry import Results, Table, benchmark
 from harness.comm import engine
 from harness.comm.grid import Grid
 from harness.comm.rendezvous import RENDEZVOUS, Rendezvous, find_address, publish_address
-from harness.launch.launch import launch
-from harness.launch.library_caches import CACHE_FOLDERS
-from harness.launch.rank_starter import PYTHON_SETTINGS, make_rank_environment, make_rank_starter
-from harness.launch.series import launch_series
-from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName, Ledger, TensorName
 from harness.results.record import read_record
+from harness.runtime.launch.launch import launch
+from harness.runtime.launch.library_caches import CACHE_FOLDERS
+from harness.runtime.launch.rank_starter import PYTHON_SETTINGS, make_rank_environment, make_rank_starter
+from harness.runtime.launch.series import launch_series
+from harness.runtime.launch.worker_pool import Pool
 from harness.spec.root import find_root
 from harness.spec.spec import Spec, canonical_json
 
@@ -446,7 +446,7 @@ def count_calls(
     command = [
         sys.executable,
         "-m",
-        *(["harness.launch.node_task"] if forked else []),
+        *(["harness.runtime.launch.node_task"] if forked else []),
         *write_spec(spec, scratch),
     ]
     running = []

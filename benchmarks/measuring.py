@@ -17,22 +17,22 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from benchmarks.registry import Hosts
+from harness.base.formatting import GB
 from harness.comm.axis import Axis
 from harness.comm.grid import Grid
 from harness.experiment.requests import make_spec
-from harness.formatting import GB
 from harness.graph.blocks import Blocks
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise_adjacency
+from harness.graph.sources.rmat import Rmat
+from harness.graph.store.datasets import build_store
 from harness.kernels import Csr, cast
 from harness.ledger import MOVING, SAMPLING, Clock, Ledger, Op, clock_for
 from harness.runtime.open_run import open_run
 from harness.runtime.trainer import Trainer
-from harness.sources.rmat import Rmat
 from harness.spec.machine_card import MachineCard, load_machine_card
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
-from harness.store.datasets import build_store
 from harness.strategy import Strategy
 
 WARM = 1

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.formatting import GB
+from harness.base.formatting import GB
 from harness.ledger import AxisName, Op
 from harness.prediction.calibration.term_fit import compute_factor
 from harness.prediction.pricing import MICRO, CallBytes, place_axis, price_call

@@ -21,23 +21,23 @@ from benchmarks.measuring import (
 from benchmarks.registry import Results, Table, benchmark
 from harness.comm.grid import Grid
 from harness.graph.model import TRAIN, Graph, StageCounts
+from harness.graph.store.memory_store import MemoryStore
 from harness.kernels import Csr, to_scipy
 from harness.kernels.parts import extract_block
 from harness.kernels.recorded import Kernels
 from harness.kernels.shuffle import sample_distinct
-from harness.launch.worker_pool import Pool
 from harness.ledger import SAMPLING, AxisName, Ledger
-from harness.models.operators import dropout_mask
-from harness.parallel.gradients import Gradients
-from harness.parallel.norm import Epilogue, NormPlan, normalise_rows
-from harness.parallel.row_strategy import EPSILON
-from harness.parallel.uniform import BlockSampler
 from harness.registry import load_strategy
+from harness.runtime.launch.worker_pool import Pool
 from harness.runtime.trainer import Trainer
 from harness.spec.machine_card import Machine
 from harness.spec.spec import Spec
-from harness.store.memory_store import MemoryStore
 from harness.strategy import admit, facts_of
+from harness.strategy.models.operators import dropout_mask
+from harness.strategy.parallel.gradients import Gradients
+from harness.strategy.parallel.norm import Epilogue, NormPlan, normalise_rows
+from harness.strategy.parallel.row_strategy import EPSILON
+from harness.strategy.parallel.uniform import BlockSampler
 
 DEGREE, WARM = 16, 2
 HIDDEN, DROPOUT = 128, 0.5

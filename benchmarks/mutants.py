@@ -24,9 +24,9 @@ from random import Random
 from typing import Any, Literal, NamedTuple
 
 from benchmarks.registry import Results, Table, benchmark
+from harness.base.documents import read_yaml
+from harness.base.errors import UserError
 from harness.conformance import Extent
-from harness.documents import read_yaml
-from harness.errors import UserError
 from harness.registry import load_strategy, registered_strategies
 from harness.spec.root import find_root
 

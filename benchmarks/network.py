@@ -13,15 +13,15 @@ from benchmarks.measuring import named, spec_of, train_in_turns, trainer_of, tra
 from benchmarks.plotting import make_facets, stack_bars
 from benchmarks.registry import FOUR_HOSTS, Drawing, Hosts, Results, Table, benchmark
 from benchmarks.runner import measure_on_hosts
-from harness.figures.axis_scales import Scale
-from harness.figures.drawing import style_context
-from harness.figures.figure_layout import compose_figure
-from harness.figures.marks import Points
-from harness.formatting import format_share
+from harness.base.formatting import format_share
+from harness.graph.store.datasets import build_store
+from harness.report.figures.axis_scales import Scale
+from harness.report.figures.drawing import style_context
+from harness.report.figures.figure_layout import compose_figure
+from harness.report.figures.marks import Points
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
-from harness.store.datasets import build_store
 
 
 class Scheme(NamedTuple):

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from harness.base.device import use_gpu
 from harness.comm import collectives
-from harness.device import use_gpu
 
 ALL_GATHER_SINGLE = collectives._all_gather_single
 

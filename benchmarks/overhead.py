@@ -21,10 +21,10 @@ from torch.autograd.function import FunctionCtx
 
 from benchmarks.measuring import alternate, in_a_process
 from benchmarks.registry import Results, Table, benchmark
-from harness.figures.palette import BUILT_IN
 from harness.ledger import AxisName, Ledger, Op, Phase, TensorName, apply
+from harness.prediction.replay import replay as replay_rank
 from harness.registry import load_strategy
-from harness.replay import replay as replay_rank
+from harness.report.figures.palette import BUILT_IN
 from harness.results.parquet import read_collected
 from harness.results.record import write_record
 from harness.spec.root import find_root

@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.environment import describe_environment, version_of_code
 from benchmarks.registry import SPEED_LOST
+from harness.base.validation import unknown_name_error
 from harness.runtime.provenance import collect_provenance
 from harness.spec.root import find_root
-from harness.validation import unknown_name_error
 
 SCHEMES = [
     ("cagnet-1d", 4, "4"),

@@ -29,25 +29,25 @@ from benchmarks.plotting import make_facets, stack_bars
 from benchmarks.registry import Drawing, Hosts, Results, Table, benchmark
 from harness.comm.layout import list_grids
 from harness.experiment.requests import make_spec
-from harness.figures.axis_scales import Scale
-from harness.figures.drawing import style_context
-from harness.figures.figure_layout import compose_figure
-from harness.figures.marks import Points
 from harness.graph.blocks import Blocks
+from harness.graph.store.datasets import open_dataset
 from harness.kernels.spmm import spmm
 from harness.ledger import AxisName
-from harness.parallel.roles import LayerShare, get_layer_share, get_roles
-from harness.parallel.rotating_layout import FIRST
 from harness.prediction.epoch import Prediction, predict
 from harness.prediction.pricing import price_rings
 from harness.registry import load_strategy
+from harness.report.figures.axis_scales import Scale
+from harness.report.figures.drawing import style_context
+from harness.report.figures.figure_layout import compose_figure
+from harness.report.figures.marks import Points
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import load_machine_card
 from harness.spec.root import find_root
 from harness.spec.spec import format_grid
-from harness.store.datasets import open_dataset
 from harness.strategies.plexus.plexus import Plexus
 from harness.strategy import WORD, BlockCounts, Facts, Ready, ShapeBlocks, Strategy, admit
+from harness.strategy.parallel.roles import LayerShare, get_layer_share, get_roles
+from harness.strategy.parallel.rotating_layout import FIRST
 
 # Grids.
 

@@ -10,9 +10,9 @@ from math import prod, sqrt
 from typing import NamedTuple
 
 from harness.ledger import AxisName
-from harness.parallel.roles import Roles, get_roles
-from harness.parallel.rotating_layout import FIRST
 from harness.strategy import Strategy
+from harness.strategy.parallel.roles import Roles, get_roles
+from harness.strategy.parallel.rotating_layout import FIRST
 
 
 class Terms(NamedTuple):

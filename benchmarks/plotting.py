@@ -1,7 +1,7 @@
 """What the figures of benchmarks share: facets of tidy frames, and the tables of recorded pages.
 
-A figure is a tidy frame, a mark of `harness.figures.marks`, and a title that says what the frame shows. Benchmarks
-without figures run without matplotlib.
+A figure is a tidy frame, a mark of `harness.report.figures.marks`, and a title that says what the frame shows.
+Benchmarks without figures run without matplotlib.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from benchmarks.recorded_tables import read_tables
-from harness.figures.axis_scales import Scale
-from harness.figures.drawing import style_context
-from harness.figures.figure_layout import compose_figure
-from harness.figures.marks import Bars, Facet
-from harness.figures.palette import COLOURS, CurveLook, Fill, look_of, numbered_look
-from harness.figures.panels import Panel
+from harness.report.figures.axis_scales import Scale
+from harness.report.figures.drawing import style_context
+from harness.report.figures.figure_layout import compose_figure
+from harness.report.figures.marks import Bars, Facet
+from harness.report.figures.palette import COLOURS, CurveLook, Fill, look_of, numbered_look
+from harness.report.figures.panels import Panel
 
 RESULTS = Path(__file__).parent / "results"
 

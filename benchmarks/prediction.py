@@ -25,15 +25,12 @@ from benchmarks.measuring import (
     trainer_of,
 )
 from benchmarks.registry import FOUR_HOSTS, Hosts, Results, Table, benchmark
+from harness.base.errors import UserError
+from harness.base.formatting import MB
+from harness.base.locks import TurnLock
 from harness.comm.grid import Grid
-from harness.errors import UserError
-from harness.formatting import MB
-from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName, Op
 from harness.ledger.tape import Event, ProductShape, Tape
-from harness.locks import TurnLock
-from harness.parallel.roles import get_layer_share, get_roles
-from harness.parallel.rotating_layout import FIRST
 from harness.prediction.calibration.spmm_rates import (
     ProductTime,
     SpmmForm,
@@ -49,8 +46,9 @@ from harness.prediction.epoch import (
     replay_ranks,
 )
 from harness.prediction.pricing import MICRO, SPMM_TERMS, price_spmm
+from harness.prediction.replay import ReplayedRank
 from harness.registry import load_strategy, registered_strategies
-from harness.replay import ReplayedRank
+from harness.runtime.launch.worker_pool import Pool
 from harness.runtime.open_run import open_run
 from harness.runtime.rank import record_tape
 from harness.runtime.trainer import Trainer
@@ -58,6 +56,8 @@ from harness.spec.machine_card import MachineCard, SpmmTerms, load_machine_card
 from harness.spec.root import find_root
 from harness.spec.spec import Spec, format_grid
 from harness.strategy import Ready
+from harness.strategy.parallel.roles import get_layer_share, get_roles
+from harness.strategy.parallel.rotating_layout import FIRST
 
 DATASET, HIDDEN, BATCH = "sbm-4096", 64, 256
 WARM = 3

@@ -16,16 +16,16 @@ from benchmarks.fairness import (
 from benchmarks.finding_figures import draw_received
 from benchmarks.plotting import read_recorded
 from benchmarks.registry import Drawing, Results, Row, Table, benchmark
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.progress import ignore_step
 from harness.experiment.known_graph import KnownGraph, admit_on_twins, facts_of_card
 from harness.experiment.requests import admit_on_all_grids
+from harness.graph.store.catalog import load_card
 from harness.prediction.epoch import representative_ranks
 from harness.prediction.twins import SizeLaw, fit_growth
-from harness.progress import ignore_step
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import find_root
 from harness.spec.spec import format_grid
-from harness.store.catalog import load_card
 from harness.strategy import Ready
 
 STRATEGIES = (

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.measuring import trainer_of
-from harness.launch.worker_pool import Pool
+from harness.runtime.launch.worker_pool import Pool
 from harness.spec.spec import Spec
 
 REPORT = re.compile(r"Epoch (\d+): loss (\S+)")

@@ -32,12 +32,12 @@ from benchmarks.registry import (
     find_benchmark,
     list_benchmarks,
 )
+from harness.base.errors import UserError
+from harness.base.validation import unknown_name_error
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.launchers import read_place
-from harness.errors import UserError
 from harness.spec.root import find_root
-from harness.validation import unknown_name_error
 
 FIGURES = Path("figures")
 TESTBED = Path(__file__).parent / "testbed"
@@ -144,7 +144,7 @@ class Page:
     def add(self, result: Table | Row | Drawing | str) -> None:
         """Show a result."""
         if isinstance(result, Drawing):
-            from harness.figures.drawing import save_figure, style_context
+            from harness.report.figures.drawing import save_figure, style_context
 
             with style_context():
                 paths = save_figure(

@@ -12,6 +12,9 @@ from torch import Tensor
 from benchmarks.measuring import alternate, rmat_graph, train_in_turns, trainer_on_hosts
 from benchmarks.registry import FOUR_HOSTS, Hosts, Results, Table, benchmark
 from harness.graph.partition import compute_parts, order_by_part
+from harness.graph.store.catalog import load_card
+from harness.graph.store.contents import load_graph
+from harness.graph.store.memory_store import MemoryStore
 from harness.kernels import Csr
 from harness.kernels.jit import compiled
 from harness.kernels.parts import extract_block
@@ -22,9 +25,6 @@ from harness.registry import load_strategy
 from harness.spec.machine_card import Machine
 from harness.spec.root import find_data_folder, find_root
 from harness.spec.spec import Spec
-from harness.store.catalog import load_card
-from harness.store.contents import load_graph
-from harness.store.memory_store import MemoryStore
 from harness.strategies.sampling.bulk import Algorithm1, BulkGraph
 from harness.strategies.sampling.composition import SampledStrategy
 from harness.strategies.sampling.features import PartitionedFeatures, PeerCaches

@@ -14,17 +14,17 @@ import yaml
 
 from benchmarks.measuring import in_a_process, measure_growth, read_status, spec_of
 from benchmarks.registry import Results, Table, benchmark
-from harness.errors import RunError
+from harness.base.errors import RunError
+from harness.base.formatting import GIB
+from harness.base.host_memory import find_available_bytes
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.requests import make_spec
-from harness.formatting import GIB
-from harness.host_memory import find_available_bytes
-from harness.launch.worker_pool import Pool
+from harness.graph.store.catalog import load_card
 from harness.prediction.epoch import replay_ranks
 from harness.registry import load_strategy
+from harness.runtime.launch.worker_pool import Pool
 from harness.spec.root import find_imported_folder, find_root
 from harness.spec.spec import format_grid
-from harness.store.catalog import load_card
 from harness.strategy import Ready, admit
 
 STRATEGIES, SCALES, RANKS = ("serial", "cagnet-1d", "plexus"), (20, 21, 22, 23, 24), 4

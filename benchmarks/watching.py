@@ -14,8 +14,8 @@ from time import perf_counter
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from harness.children import SessionGuard
-from harness.errors import RunError
+from harness.base.children import SessionGuard
+from harness.base.errors import RunError
 
 EVERY = 10
 """Epochs of a turn; some programs report only every tenth epoch."""

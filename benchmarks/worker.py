@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.turns import Time
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 FOLDER = Path(__file__).parent / "workers"
 

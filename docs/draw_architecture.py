@@ -13,9 +13,9 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from harness.figures.drawing import render_figure, style_context
-from harness.figures.palette import INK, MUTED, PAPER
-from harness.files import replace_files
+from harness.base.files import replace_files
+from harness.report.figures.drawing import render_figure, style_context
+from harness.report.figures.palette import INK, MUTED, PAPER
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -32,6 +32,8 @@ class Room(NamedTuple):
     name: str
     about: str
     uses: frozenset[str]
+    packages: tuple[tuple[str, str], ...]
+    """The packages inside it, and what each is."""
 
 
 def rooms() -> dict[str, Room]:
@@ -43,11 +45,16 @@ def rooms() -> dict[str, Room]:
 
 def _room(path: Path) -> Room:
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
-    face = ast.parse((path / "__init__.py" if path.is_dir() else path).read_text())
     name = path.stem
     used = {room for file in files for room in _imported(file)} - {name}
-    about = " ".join((ast.get_docstring(face) or "").split("\n\n")[0].split())
-    return Room(name, about, frozenset(used))
+    inside = sorted(path.glob("*/__init__.py")) if name != "strategies" else []
+    packages = tuple((f"{name}.{face.parent.name}", _summary(face)) for face in inside)
+    return Room(name, _summary(path / "__init__.py" if path.is_dir() else path), frozenset(used), packages)
+
+
+def _summary(file: Path) -> str:
+    """Return the first paragraph of a module's docstring in one line."""
+    return " ".join((ast.get_docstring(ast.parse(file.read_text())) or "").split("\n\n")[0].split())
 
 
 def _imported(file: Path) -> set[str]:
@@ -147,11 +154,15 @@ def drawn(house: dict[str, Room]) -> Figure:
 
 
 def listed(house: dict[str, Room]) -> str:
-    """Return the rooms as a table, from the top floor down."""
+    """Return the rooms as a table, from the top floor down, each with the packages inside it."""
     rows = [
-        f"| {level} | `{name}` | {house[name].about} |"
+        f"| {number} | `{name}` | {about} |"
         for level, floor in reversed(list(enumerate(floors(house), start=1)))
-        for name in sorted(floor)
+        for room in sorted(floor)
+        for number, name, about in [
+            (level, room, house[room].about),
+            *(("", *package) for package in house[room].packages),
+        ]
     ]
     return "\n".join(["| floor | room | what it is |", "| --- | --- | --- |", *rows, ""])
 

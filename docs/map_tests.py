@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from harness.files import write_text
+from harness.base.files import write_text
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "develop" / "maintainers.md"

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from typing import get_args
 
 from harness.cli.app import VIEW, find_choice, format_default
-from harness.commands import GROUPS, VERBS
-from harness.commands.request import OptionField, list_options
-from harness.commands.verb import load_verb
+from harness.cli.commands import GROUPS, VERBS
+from harness.cli.commands.request import OptionField, list_options
+from harness.cli.commands.verb import load_verb
 
 HEADER = """\
 # Command line
 
-<!-- Made from harness/commands by `python docs/write_commands.py`. -->
+<!-- Made from harness/cli/commands by `python docs/write_commands.py`. -->
 
 `harness VERB --help` prints the same. From Python, a verb is a function with the same options:
 `harness.predict("plexus", "reddit", 64)`.

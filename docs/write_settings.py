@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
+from harness.base.validation import Setting
 from harness.experiment.trained_models import describe_strategies
 from harness.spec.spec import list_spec_settings
-from harness.validation import Setting
 
 HEADER = """# Settings
 

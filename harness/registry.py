@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness import __version__
-from harness.errors import UserError
-from harness.files import hash_file
-from harness.validation import clip_line, format_value, unknown_name_error
+from harness.base.errors import UserError
+from harness.base.files import hash_file
+from harness.base.validation import clip_line, format_value, unknown_name_error
 
 if TYPE_CHECKING:
     from harness.strategy.contract import Strategy
@@ -30,7 +30,8 @@ DISTRIBUTION = "parallel-gnn-harness"
 GROUP = "harness.strategies"
 BUILT_IN = "harness.strategies"
 """The package of all built-in strategies."""
-PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
+HARNESS = Path(__file__).resolve().parent
+PYPROJECT = HARNESS.parent / "pyproject.toml"
 """The pyproject.toml of the checkout that contains this module. An installed wheel has none."""
 GUIDE = (
     "`harness new strategy NAME` makes a complete one; docs/tutorials/add-a-strategy.md lists its attributes and "
@@ -164,9 +165,10 @@ def _import_entry_point(point: EntryPoint) -> object:
 
 
 def _make_import_error(what: str, error: BaseException) -> UserError:
-    """Return the error for a plugin that fails on import, with the line that failed."""
+    """Return the error for a plugin that fails on import, with its last line that ran."""
     frames = traceback.extract_tb(error.__traceback__)
-    place = f", {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+    own = [frame for frame in frames if HARNESS not in Path(frame.filename).parents] or frames
+    place = f", {own[-1].filename}, line {own[-1].lineno}" if own else ""
     if isinstance(error, SyntaxError):
         place = f", {error.filename}, line {error.lineno}"
     reason = clip_line(f"{type(error).__name__}: {error}".rstrip(": ."), 300)

@@ -23,12 +23,10 @@ from itertools import takewhile
 import torch
 from torch import Tensor
 
+from harness.base.ranges import slice_range, split_evenly
 from harness.kernels import transpose
 from harness.kernels.parts import drop_empty_columns, hstack, nonempty_columns
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
-from harness.parallel.halo import BlockRow, build_block_row
-from harness.parallel.row_strategy import dense_bytes
-from harness.ranges import slice_range, split_evenly
 from harness.strategies.rdm import (
     BACKWARD,
     COL,
@@ -41,6 +39,8 @@ from harness.strategies.rdm import (
     RdmOperators,
 )
 from harness.strategy import LONG, WORD, Context, Coordinates, Counts, Piece, Words, csr_bytes
+from harness.strategy.parallel.halo import BlockRow, build_block_row
+from harness.strategy.parallel.row_strategy import dense_bytes
 
 
 class ComposedOperators(RdmOperators):

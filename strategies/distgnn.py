@@ -34,14 +34,6 @@ from harness.kernels import Csr, transpose
 from harness.kernels.csr import from_coo, row_indices, take
 from harness.kernels.parts import build_scatter_matrix
 from harness.ledger import AxisName, Direction, Op, TensorName
-from harness.parallel.halo import Halo
-from harness.parallel.row_strategy import (
-    RowOperators,
-    RowStrategy,
-    dense_bytes,
-    reduce_all_gradients,
-    to_index_tensor,
-)
 from harness.strategy import (
     LONG,
     WORD,
@@ -56,6 +48,14 @@ from harness.strategy import (
     Words,
     csr_bytes,
     require_entries,
+)
+from harness.strategy.parallel.halo import Halo
+from harness.strategy.parallel.row_strategy import (
+    RowOperators,
+    RowStrategy,
+    dense_bytes,
+    reduce_all_gradients,
+    to_index_tensor,
 )
 
 P = AxisName.P

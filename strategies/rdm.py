@@ -29,12 +29,17 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from harness.base.ranges import split_evenly
 from harness.comm.axis import apply_pair
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
-from harness.parallel.reshard import RowColumnSlices
-from harness.parallel.row_strategy import RowOperators, RowStrategy, reduce_all_gradients, to_index_tensor
-from harness.ranges import split_evenly
 from harness.strategy import Context, Coordinates, Counts, DenseGraph, MessageParams, Piece, Promise, Words
+from harness.strategy.parallel.reshard import RowColumnSlices
+from harness.strategy.parallel.row_strategy import (
+    RowOperators,
+    RowStrategy,
+    reduce_all_gradients,
+    to_index_tensor,
+)
 
 ROW, COL = AxisName.ROW, AxisName.COL
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD

@@ -6,9 +6,9 @@ Legend: N vertices, F features in, H features out. T = A H is the aggregated inp
 from torch import Tensor
 
 from harness.ledger import AxisName, Phase, TensorName
-from harness.parallel.row_attention import attend_rows, build_edges
-from harness.parallel.row_strategy import RowOperators, RowStrategy
 from harness.strategy import Context, Coordinates, Counts, Promise, Words, csr_bytes, transposed_index_bytes
+from harness.strategy.parallel.row_attention import attend_rows, build_edges
+from harness.strategy.parallel.row_strategy import RowOperators, RowStrategy
 
 
 class PlainTorch(RowOperators):

@@ -20,8 +20,8 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from harness.launch.fork_server import ForkServer
-    from harness.launch.worker_pool import Pool
+    from harness.runtime.launch.fork_server import ForkServer
+    from harness.runtime.launch.worker_pool import Pool
 
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=60)
@@ -65,7 +65,7 @@ def no_network() -> Iterator[None]:
 @pytest.fixture
 def only_testbed() -> Iterator[None]:
     """The emulated hosts of this machine, which has one set of them: tests in other processes wait."""
-    from harness.locks import acquire_lock
+    from harness.base.locks import acquire_lock
 
     with acquire_lock(Path(gettempdir()) / f"testbed-of-tests-{os.geteuid()}.lock"):
         yield
@@ -74,9 +74,9 @@ def only_testbed() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def pool() -> "Iterator[Pool]":
     """Rank processes; the first job pays for importing torch, the others for a process group."""
-    from harness.commands.checking import CASE_MODULES
-    from harness.launch.fork_server import PRELOADED_MODULES
-    from harness.launch.worker_pool import Pool
+    from harness.cli.commands.checking import CASE_MODULES
+    from harness.runtime.launch.fork_server import PRELOADED_MODULES
+    from harness.runtime.launch.worker_pool import Pool
 
     with Pool(modules=(*PRELOADED_MODULES, *CASE_MODULES)) as processes:
         yield processes
@@ -85,7 +85,7 @@ def pool() -> "Iterator[Pool]":
 @pytest.fixture(scope="session")
 def fork_server() -> "Iterator[ForkServer]":
     """The fork server of launched runs: a launch without one imports torch and pandas anew."""
-    from harness.launch.fork_server import ForkServer
+    from harness.runtime.launch.fork_server import ForkServer
 
     class Shared(ForkServer):
         """A fork server that stays although the environment changes from test to test."""
@@ -101,7 +101,7 @@ def fork_server() -> "Iterator[ForkServer]":
 @pytest.fixture(scope="module")
 def ranks_at_hand(fork_server: "ForkServer") -> Iterator[None]:
     """`main(["run", ...])` in the tests of a module forks its ranks from the server of the session."""
-    from harness.launch.fork_server import ForkServer
+    from harness.runtime.launch.fork_server import ForkServer
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ForkServer, "__enter__", lambda _: fork_server)
@@ -127,8 +127,8 @@ def study(synthetic: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) 
 
     drawn.json has the steps that the drawing announced.
     """
-    from harness.figures import FramedTables, draw_all
-    from harness.locks import acquire_lock
+    from harness.base.locks import acquire_lock
+    from harness.report.figures import FramedTables, draw_all
     from harness.results.collect import collect
     from harness.results.parquet import write_claims
 

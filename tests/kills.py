@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-WARM = ["harness.cli", "harness.fetch.download", "harness.results.collect", "tests.kills"]
+WARM = ["harness.cli", "harness.graph.fetch.download", "harness.results.collect", "tests.kills"]
 
 
 def command(words: list[str], environment: dict[str, str], steps: int, folder: str) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.pack.packing import pack_results
 from harness.registry import hash_strategy_code
+from harness.report.pack.packing import pack_results
 from tests.synthetic_runs import make_record, make_spec, make_tables, write_record
 
 LAUNCHES = 6

@@ -32,9 +32,9 @@ from benchmarks.authors import (
 )
 from benchmarks.measuring import spec_of, trainer_of
 from benchmarks.watching import Amounts, WatchedProgram, can_isolate, read_session_cpu
-from harness.errors import RunError, UserError
-from harness.external.log_reader import ProgramLog, read_log
-from harness.external.program import load_program
+from harness.base.errors import RunError, UserError
+from harness.experiment.external.log_reader import ProgramLog, read_log
+from harness.experiment.external.program import load_program
 from harness.spec.root import find_root
 
 pytestmark = pytest.mark.long

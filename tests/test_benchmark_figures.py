@@ -20,7 +20,7 @@ from benchmarks.graphs import title_builds
 from benchmarks.network import POINTS as SLOPE
 from benchmarks.network import title_slopes
 from benchmarks.plotting import RESULTS, make_facets, read_recorded
-from harness.figures.palette import look_of
+from harness.report.figures.palette import look_of
 
 
 def read_comparison() -> tuple[pd.DataFrame, pd.DataFrame]:

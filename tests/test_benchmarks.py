@@ -18,7 +18,7 @@ from benchmarks.minibatches import epochs_in_turns
 from benchmarks.pages import PAGES
 from benchmarks.registry import COMMON_HELP, Benchmark, Column, Hosts, find_benchmark, list_benchmarks
 from benchmarks.runner import main, parse_options
-from harness.launch.worker_pool import Pool
+from harness.runtime.launch.worker_pool import Pool
 from tests.python_path import with_python_path
 
 pytestmark = pytest.mark.long

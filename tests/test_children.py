@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.children import die_with_parent, map_in_forks
+from harness.base.children import die_with_parent, map_in_forks
 from tests.processes import is_alive, wait_until
 from tests.python_path import CHECKOUT, with_python_path
 
@@ -73,7 +73,7 @@ def test_processes_of_a_command_end_with_a_harness_that_is_killed_as_the_command
 FIGURES = """
 import os, sys, time
 from pathlib import Path
-from harness.figures import drawing
+from harness.report.figures import drawing
 
 def draw(kind, **_):
     Path(sys.argv[2], str(os.getpid())).touch()
@@ -97,7 +97,7 @@ def test_workers_that_draw_end_with_the_command(ending: signal.Signals, study: P
 PARTITIONS = """
 import os, sys, time
 from pathlib import Path
-from harness.store.partition_cache import _run_in_fork
+from harness.graph.store.partition_cache import _run_in_fork
 
 def compute():
     Path(sys.argv[1], str(os.getpid())).touch()

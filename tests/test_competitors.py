@@ -15,8 +15,8 @@ from benchmarks.mkl import INSTALL, load_mkl
 from benchmarks.registry import Results, Table
 from benchmarks.turns import Time, take_turns
 from benchmarks.worker import Worker
+from harness.base.errors import UserError
 from harness.conformance.case import make_check_graph
-from harness.errors import UserError
 from harness.kernels.csr import cast, to_scipy
 
 ECHO = """

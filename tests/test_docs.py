@@ -16,13 +16,13 @@ import pytest
 from harness.comm.grid import Grid
 from harness.conformance.case import Case
 from harness.conformance.laws import LOOK
-from harness.launch.worker_pool import Pool
+from harness.graph.store.memory_store import MemoryStore
 from harness.ledger import AxisName, Ledger
 from harness.registry import load_strategy, registered_strategies
+from harness.runtime.launch.worker_pool import Pool
 from harness.runtime.trainer import Trainer
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import Spec
-from harness.store.memory_store import MemoryStore
 from harness.strategy import BlockCounts
 
 ROOT = Path(__file__).parent.parent
@@ -61,10 +61,10 @@ def test_strategies_that_share_a_picture_need_the_same_rows() -> None:
 
 
 MAP = (ROOT / "docs" / "develop" / "architecture.md").read_text()
-READ_FIRST = ["harness/strategy/contract.py", "harness/strategy/context.py", "harness/models/gcn.py"]
+READ_FIRST = ["harness/strategy/contract.py", "harness/strategy/context.py", "harness/strategy/models/gcn.py"]
 COMPILED = {"strategies/sampling/compiled.py", "strategies/sampling/neighbour_loops.py"}
 """Loops that Python's profiler does not see."""
-READ_WHEN_NEEDED = {"harness/parallel/label_loss.py"}
+READ_WHEN_NEEDED = {"harness/strategy/parallel/label_loss.py"}
 ROWS = dict(re.findall(r"^\| `([\w.-]+)` \| (`[^|]+`) \|$", MAP, flags=re.MULTILINE))
 READERS_CHOICE = ["cagnet-1d", "cagnet-sa-1.5d", "plexus", "g3", "distdgl", "bulk-ladies"]
 
@@ -72,7 +72,10 @@ READERS_CHOICE = ["cagnet-1d", "cagnet-sa-1.5d", "plexus", "g3", "distdgl", "bul
 def files_listed(name: str) -> list[str]:
     """The files of a strategy as the map lists them, in order."""
     places = re.findall(r"`([^`]+)`", ROWS[name])
-    return [f"{'harness' if place.startswith('parallel') else 'strategies'}/{place}.py" for place in places]
+    return [
+        f"{'harness/strategy' if place.startswith('parallel') else 'strategies'}/{place}.py"
+        for place in places
+    ]
 
 
 def trained(case: Case) -> None:
@@ -82,7 +85,8 @@ def trained(case: Case) -> None:
 
 
 def files_executed(case: Case) -> set[str]:
-    """The files of strategies/ and harness/parallel whose functions run while a rank is set up and trains an epoch."""
+    """The files of strategies/ and harness/strategy/parallel whose functions run while a rank is set up and trains an
+    epoch."""
     seen = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -96,7 +100,7 @@ def files_executed(case: Case) -> set[str]:
         trained(case)
     finally:
         sys.setprofile(None)
-    rooms = [ROOT / "strategies", ROOT / "harness" / "parallel"]
+    rooms = [ROOT / "strategies", ROOT / "harness" / "strategy" / "parallel"]
     return {str(path.relative_to(ROOT)) for path in map(Path.resolve, seen) if set(rooms) & set(path.parents)}
 
 
@@ -143,7 +147,7 @@ print(*executed, sep="\\n")
 def test_the_run_that_is_followed_goes_through_the_modules_that_are_named(tmp_path: Path) -> None:
     """The run is in one process; modules of the launcher, which starts others, are only looked up."""
     followed = MAP[MAP.index("## One run, followed") : MAP.index("## Which files to read")]
-    names = re.findall(r"`([a-z_]+\.[a-z_]+)`", followed)
+    names = re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", followed)
     assert len(names) > 15
     words = [
         *["run", "--strategy", "plexus", "--dataset", "tiny-sbm", "--in-process", "--out"],
@@ -155,7 +159,7 @@ def test_the_run_that_is_followed_goes_through_the_modules_that_are_named(tmp_pa
     for name in names:
         path = ROOT / "harness" / f"{name.replace('.', '/')}.py"
         assert path.is_file(), name
-        assert str(path) in executed.stdout or name.startswith("launch."), name
+        assert str(path) in executed.stdout or name.startswith("runtime.launch."), name
 
 
 TEMPLATE = [

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 import harness.cli
+from harness.base.errors import RunError, UserError, clip_middle, environment_error
 from harness.cli import main
-from harness.errors import RunError, UserError, clip_middle, environment_error
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = [
     path for room in ("harness", "strategies") for path in sorted((ROOT / room).glob("**/*.py"), key=str)
 ]
-COMPARE_DATES = {"harness/files.py", "harness/fetch/transfer.py"}
+COMPARE_DATES = {"harness/base/files.py", "harness/graph/fetch/transfer.py"}
 """The modules that compare the time of day with a date: of a file, and of a server's answer."""
 
 

@@ -15,12 +15,12 @@ from benchmarks.fairness import Comparison, Competitor, Request, find_best, find
 from benchmarks.measuring import card_of_hosts
 from benchmarks.pages import PAGES
 from benchmarks.registry import Hosts
+from harness.base.validation import validate
 from harness.experiment.defaults import read_choice
 from harness.experiment.expand import combine
 from harness.experiment.experiment_file import load_experiment
 from harness.registry import is_built_in, load_strategy, registered_strategies
 from harness.spec.spec import Spec
-from harness.validation import validate
 from tests.cases import make_case
 
 ROOT = Path(__file__).parents[1]

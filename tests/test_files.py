@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness import files
-from harness.errors import RunError, UserError
-from harness.files import (
+from harness.base import files
+from harness.base.errors import RunError, UserError
+from harness.base.files import (
     DATASETS,
     HashedFile,
     atomic_folder,
@@ -126,7 +126,7 @@ def killed(program):
         [
             sys.executable,
             "-c",
-            f"import os, pathlib, shutil, signal\nimport harness.files as files\n{program}",
+            f"import os, pathlib, shutil, signal\nimport harness.base.files as files\n{program}",
         ],
         env=with_python_path(CHECKOUT),
         check=False,
@@ -269,7 +269,7 @@ def test_sweep_spares_a_live_process_of_another_pid_namespace(tmp_path):
     if subprocess.run([*IN_A_NAMESPACE, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this system makes no PID namespaces for its users")
     program = (
-        "import os, sys; from pathlib import Path; from harness.files import owner_tag, temporary_path\n"
+        "import os, sys; from pathlib import Path; from harness.base.files import owner_tag, temporary_path\n"
         "os.fork() and (os.wait(), os._exit(0))\n"  # the first process of a namespace has an id that is always taken
         f"folder = Path({str(tmp_path)!r}); temporary_path(folder / 'record').touch()\n"
         "(folder / f'launch-{owner_tag()}.ab12cd34').mkdir(); print(flush=True); sys.stdin.read()"

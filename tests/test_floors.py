@@ -7,32 +7,36 @@ import sys
 from collections import defaultdict
 from functools import cache
 from graphlib import TopologicalSorter
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from harness import MOVED
+from harness.base.errors import UserError
+from harness.registry import load_strategy
+
 ROOT = Path(__file__).parent.parent
 
-STRATEGIES_MAY_USE = {
-    "device",
-    "errors",
-    "ledger",
-    "kernels",
+STRATEGIES_MAY_USE = (
+    "base.device",
+    "base.errors",
+    "base.ranges",
+    "base.validation",
     "comm",
-    "models",
-    "strategy",
-    "parallel",
+    "kernels",
+    "ledger",
     "strategies",
-    "validation",
-    "ranges",
-}
+    "strategy",
+)
 NAME_CUDA = {
-    "harness/device.py": "asks torch for GPUs",
+    "harness/base/device.py": "asks torch for GPUs",
     "harness/spec/machine_card.py": "the word of a card",
-    "harness/launch/library_caches.py": "the folder of a cache",
+    "harness/runtime/launch/library_caches.py": "the folder of a cache",
 }
 """The modules that name CUDA, and why; those of strategies are none of them."""
-READERS_OF_FILES = {"files", "locks", "sources", "store", "fetch"}
+READERS_OF_FILES = ("base.files", "base.locks", "graph.sources", "graph.store", "graph.fetch")
 
 LOADED_BY_THE_CONTRACT = 50
 DEPTH_OF_STRATEGIES = 3
@@ -77,6 +81,11 @@ def rooms(modules: set[str]) -> set[str]:
     return {module.split(".")[1] for module in modules if module.startswith("harness.")}
 
 
+def is_of(module: str, places: tuple[str, ...]) -> bool:
+    """Whether a module of the harness is one of some modules, or in one of some packages."""
+    return f"{module}.".startswith(tuple(f"harness.{place}." for place in places))
+
+
 def modules() -> list[Path]:
     """Every module of the product."""
     return sorted([*ROOT.glob("harness/**/*.py"), *ROOT.glob("strategies/**/*.py")])
@@ -94,7 +103,8 @@ def test_no_room_imports_from_one_above_it() -> None:
 
 def test_a_strategy_knows_no_files_launchers_or_tables() -> None:
     for path in ROOT.glob("strategies/**/*.py"):
-        assert rooms(imported(path)) <= STRATEGIES_MAY_USE, path
+        ours = {module for module in imported(path) if module.split(".")[0] == "harness"}
+        assert {module for module in ours if not is_of(module, STRATEGIES_MAY_USE)} == set(), path
 
 
 def test_the_contract_reads_no_files() -> None:
@@ -104,7 +114,24 @@ def test_the_contract_reads_no_files() -> None:
     ).split()
     ours = [name for name in loaded if name.split(".")[0] == "harness"]
     assert len(ours) <= LOADED_BY_THE_CONTRACT, ours
-    assert not READERS_OF_FILES & {name.split(".")[1] for name in ours if "." in name}
+    assert [name for name in ours if is_of(name, READERS_OF_FILES)] == []
+
+
+MOVED_NAMES = [(package, name) for package, names in MOVED.items() for name in names.split()]
+
+
+@pytest.mark.parametrize(("package", "name"), MOVED_NAMES)
+def test_a_module_that_moved_says_where_it_is(package: str, name: str) -> None:
+    with pytest.raises(ModuleNotFoundError, match=f"harness.{package}.{name}$"):
+        import_module(f"harness.{name}")
+    assert find_spec(f"harness.{package}.{name}")
+
+
+def test_a_plugin_that_imports_a_module_that_moved_is_told_its_line(tmp_path: Path) -> None:
+    plugin = tmp_path / "mine.py"
+    plugin.write_text("import torch\nfrom harness.errors import UserError\n")
+    with pytest.raises(UserError, match=rf"harness\.base\.errors, {re.escape(str(plugin))}, line 2"):
+        load_strategy(f"{plugin}:Mine")
 
 
 def test_one_module_asks_torch_for_gpus() -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from harness.formatting import (
+from harness.base.formatting import (
     format_bytes,
     format_count,
     format_interval,

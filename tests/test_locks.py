@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import locks
+from harness.base import locks
+from harness.base.errors import UserError
+from harness.base.files import is_abandoned, owner_tag
+from harness.base.locks import TurnLock, acquire_lock, describe_mount, find_lockable_path, has_locks, try_lock
 from harness.comm.world_store import open_file_store
-from harness.errors import UserError
-from harness.files import is_abandoned, owner_tag
-from harness.locks import TurnLock, acquire_lock, describe_mount, find_lockable_path, has_locks, try_lock
 
 ROOT = Path(__file__).parents[1]
 

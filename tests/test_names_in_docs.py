@@ -11,8 +11,8 @@ import pytest
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from harness.cli.scaffold.scaffold import write_project
 from harness.registry import load_strategy, registered_strategies
-from harness.scaffold.scaffold import write_project
 from harness.spec.spec import Spec
 
 ROOT = Path(__file__).parents[1]
@@ -37,7 +37,7 @@ READERS_FILES = {
     "config/machines/mine-measured.yaml",
     "config/programs/my-gnn.yaml",
     "examples/train.py",
-    "harness/figures/kinds/fewest_messages.py",
+    "harness/report/figures/kinds/fewest_messages.py",
 }
 """Files that a reader writes, or that other programs have."""
 SHORTEST = 4
@@ -118,7 +118,9 @@ def test_every_module_of_the_architecture_exists() -> None:
 
 def test_module_that_does_not_exist_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("`check.laws` and `harness.check.kit` are gone; `comm.axis`, `harness.commands` are not.")
+    page.write_text(
+        "`check.laws` and `harness.check.kit` are gone; `comm.axis`, `harness.cli.commands` are not."
+    )
     assert list_missing_modules(page) == {"check.laws", "check.kit"}
 
 

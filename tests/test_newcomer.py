@@ -83,7 +83,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (PARAMETER, {"strategies/cagnet/oned.py", "docs/strategies/cagnet.md"}),
         (COLUMN, {"harness/results/schema.py"}),
-        (FIGURE, {"harness/figures/kinds/fewest_messages.py"}),
+        (FIGURE, {"harness/report/figures/kinds/fewest_messages.py"}),
         (MACHINE, {"config/machines/department.yaml"}),
         (MISTAKE, {"strategies/cagnet/oned.py"}),
     ],
@@ -120,9 +120,9 @@ found = {
 from harness.conformance.case import Case
 from harness.ledger import AxisName
 from harness.results.loaded_tables import load
-from harness.slurm.executor import make_batch_line
-from harness.slurm.resources import Site, load_slurm, request_job, request_place
-from harness.slurm.srun import make_step_command
+from harness.runtime.slurm.executor import make_batch_line
+from harness.runtime.slurm.resources import Site, load_slurm, request_job, request_place
+from harness.runtime.slurm.srun import make_step_command
 from harness.spec.spec import Spec
 
 tables = load("results")
@@ -138,7 +138,7 @@ slurm = load_slurm(Path.cwd(), "department", Site())
 found["batch"] = make_batch_line(request_job([6], slurm, 30) | request_place(Site(), slurm))
 found["step"] = " ".join(make_step_command(6, slurm))
 
-from harness.figures import drawing
+from harness.report.figures import drawing
 from harness.results.collect import collect
 from tests.synthetic_runs import write_study
 

@@ -18,8 +18,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 import harness
-from harness.commands import VERBS
-from harness.errors import EXTRAS
+from harness.base.errors import EXTRAS
+from harness.cli.commands import VERBS
 from tests.python_path import with_python_path
 
 pytestmark = pytest.mark.long
@@ -111,7 +111,7 @@ def test_the_wheel_holds_one_package_whole_and_nothing_else(wheel: Path) -> None
     """With the strategies, cards and workflows that the package links to. No other name can clash in site-packages."""
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert held == files_of(ROOT / "harness")
-    project = "harness/scaffold/templates/project"
+    project = "harness/cli/scaffold/templates/project"
     assert {"harness/strategies/serial.py", f"{project}/workflows/Snakefile"} <= held
     cards = {path.relative_to(ROOT) for path in (ROOT / "config" / "programs").glob("*.yaml")}
     assert len(cards) >= 5 and {f"{project}/{card}" for card in cards} <= held
@@ -137,7 +137,7 @@ def test_an_extra_installs_what_a_missing_package_asks_for() -> None:
 WITHOUT_EXTRAS = """
 import sys
 import harness
-from harness.errors import EXTRAS
+from harness.base.errors import EXTRAS
 for package in sum(EXTRAS.values(), ()):
     sys.modules[package] = None
 from harness.cli import main

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.ranges import intersect_ranges, slice_range, split_evenly, split_evenly_part, split_range
+from harness.base.ranges import intersect_ranges, slice_range, split_evenly, split_evenly_part, split_range
 
 amounts, parts_of = st.integers(0, 300), st.integers(1, 40)
 

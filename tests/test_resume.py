@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.locks import RUNNING, hold_shared
+from harness.base.locks import RUNNING, hold_shared
 from tests import snakemakes
 
 ROOT = Path(__file__).parents[1]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from harness.graph.store.datasets import build_store
 from harness.spec.dataset import DatasetChoice
-from harness.store.datasets import build_store
 from tests import snakemakes
 from tests.folder_contents import read_files
 

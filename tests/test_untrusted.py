@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.untrusted import (
+from harness.base.untrusted import (
     HOME_FOLDER,
     MAX_CACHED,
     escape_control,

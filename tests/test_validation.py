@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
-from harness.errors import UserError
-from harness.validation import Frozen, validate
+from harness.base.errors import UserError
+from harness.base.validation import Frozen, validate
 
 
 class Circle(Frozen):

@@ -445,7 +445,7 @@ def test_the_workflow_is_used_from_elsewhere_and_as_a_module(project: Project, t
     own = project.folder / "own.smk"
     own.write_text(
         f"""
-from harness.slurm.executor import prepare_workflow
+from harness.runtime.slurm.executor import prepare_workflow
 
 module harness_runs:
     snakefile: "{ROOT / "workflows" / "Snakefile"}"

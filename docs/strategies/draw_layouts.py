@@ -18,21 +18,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from harness.base.files import replace_files
 from harness.comm.layout import coordinates
-from harness.figures.drawing import render_figure, style_context
-from harness.figures.palette import COLOURS, INK, PAPER
-from harness.files import replace_files
 from harness.graph.model import Graph, RawGraph
 from harness.graph.normalise import normalise_adjacency
+from harness.graph.store.memory_store import MemoryStore
 from harness.kernels import row_indices
 from harness.ledger import AxisName
-from harness.parallel.row_strategy import RowStrategy
 from harness.registry import load_strategy
+from harness.report.figures.drawing import render_figure, style_context
+from harness.report.figures.palette import COLOURS, INK, PAPER
 from harness.spec.spec import Spec
-from harness.store.memory_store import MemoryStore
 from harness.strategies.plexus.plexus import Plexus
 from harness.strategies.scalegnn.scalegnn import ScaleGNN
 from harness.strategy import BlockCounts, Facts
+from harness.strategy.parallel.row_strategy import RowStrategy
 
 HERE = Path(__file__).parent / "pictures"
 VERTICES, WIDTH = 24, 8

@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from harness.base.validation import suggest_names
 from harness.claims.selection import Selection, parse_selection
+from harness.graph.store.catalog import list_cards
 from harness.ledger import TensorName
 from harness.spec.machine_card import list_machines
-from harness.store.catalog import list_cards
-from harness.validation import suggest_names
 
 EXPERIMENTS = Path("workflows") / "experiments"
 

@@ -10,12 +10,12 @@ from typing import Literal, Self
 
 from pydantic import ConfigDict, model_validator
 
+from harness.base.errors import UserError
+from harness.base.validation import Frozen, format_value, suggest_names, unknown_name_error, validate
 from harness.claims.arguments import KnownNames, list_known_names
 from harness.claims.evidence import CLAIMS, read_number, read_printed_numbers
 from harness.claims.formula import Formula, parse_formula
 from harness.claims.formulas import FORMULAS
-from harness.errors import UserError
-from harness.validation import Frozen, format_value, suggest_names, unknown_name_error, validate
 
 Comparator = Literal["=", "approx", "up_to", "below", "at_least", "range_low", "range_high"]
 Tolerance = Literal["exact", "1%", "10%", "1.5x"]

@@ -14,23 +14,28 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal, NamedTuple, TypeVar, Unpack, cast
 
+from harness.base.errors import UserError
+from harness.base.progress import Log
 from harness.claims.arguments import EXPERIMENTS
 from harness.claims.estimates import EpochTime, EpochTimes, UntestableClaim
 from harness.claims.selection import Selection, Settings, TrainingSettings, get_setting, with_dotted_keys
-from harness.errors import UserError
 from harness.experiment.expand import expand
 from harness.experiment.experiment_file import load_experiment
 from harness.experiment.known_graph import admit_on_twins, facts_of_card
 from harness.experiment.requests import make_spec, nest_settings
 from harness.experiment.scales import select_scale
+from harness.graph.store.catalog import list_cards, load_card
+from harness.graph.store.dataset_card import DatasetCard
+from harness.graph.store.datasets import build_store
+from harness.graph.store.location import locate_store
+from harness.graph.store.manifest import Cut, read_manifest
 from harness.ledger import Key
 from harness.prediction.epoch import REPLAYED_STEPS, Prediction, predict
 from harness.prediction.predicted_record import load_prediction, record_prediction
+from harness.prediction.replay import ReplayedRank, replay
 from harness.prediction.scaled_sizes import predict_from_scaled_sizes
 from harness.prediction.twins import predict_from_twins
-from harness.progress import Log
 from harness.registry import load_strategy
-from harness.replay import ReplayedRank, replay
 from harness.results.parquet import read_collected
 from harness.runtime.provenance import collect_provenance
 from harness.spec.dataset import DatasetChoice
@@ -43,11 +48,6 @@ from harness.spec.machine_card import (
     load_machine_card,
 )
 from harness.spec.spec import Spec
-from harness.store.catalog import list_cards, load_card
-from harness.store.dataset_card import DatasetCard
-from harness.store.datasets import build_store
-from harness.store.location import locate_store
-from harness.store.manifest import Cut, read_manifest
 from harness.strategy import Facts, Ready, Strategy, admit
 
 CLAIMS = Path("workflows") / "claims"

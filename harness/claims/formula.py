@@ -13,11 +13,11 @@ from typing import Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel, Field, create_model
 
+from harness.base.errors import UserError
+from harness.base.validation import Frozen, format_value, validate
 from harness.claims.arguments import KnownNames
 from harness.claims.estimates import Choices, Estimate
 from harness.claims.units import UNITS
-from harness.errors import UserError
-from harness.validation import Frozen, format_value, validate
 
 Value = bool | Choices | int | float | str | Estimate | Sequence[object]
 """Our value: a truth value, one for each choice of an open setting, a number with or without an interval, text, or

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import get_args
 
+from harness.base.formatting import format_count
 from harness.claims.verdicts import ERROR_CLASSES, ClaimHeading, Result, Source, Verdict, compute_error
-from harness.formatting import format_count
 
 Rows = list[tuple[str, ...]]
 """Rows of a table; the first has the headings."""

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict, Unpack, cast, get_args, get_type_hints
 
+from harness.base.validation import suggest_names
 from harness.spec.spec import Spec, format_grid
-from harness.validation import suggest_names
 
 SPEC_KEYS = {
     "strategy": "strategy.name",

@@ -5,8 +5,8 @@ Counts, ratios and statements have no unit that could be mistaken.
 
 from typing import NamedTuple
 
-from harness.errors import UserError
-from harness.formatting import GIB
+from harness.base.errors import UserError
+from harness.base.formatting import GIB
 
 
 class PrintedUnit(NamedTuple):

@@ -18,14 +18,14 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from harness.base.errors import UserError
+from harness.base.progress import OnStep, ignore_step, report_steps
 from harness.claims.claims import Cause, Claim, read_claims
 from harness.claims.estimates import Choices, Estimate, UntestableClaim, format_number
 from harness.claims.evidence import Consulted, Evidence
 from harness.claims.formula import Value
 from harness.claims.units import find_conversion
-from harness.errors import UserError
 from harness.experiment.paper_figures import check_figure_ids
-from harness.progress import OnStep, ignore_step, report_steps
 from harness.spec.machine_card import FittedResult
 
 FACTOR = 2.0

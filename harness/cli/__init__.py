@@ -1,4 +1,4 @@
-"""The command line. Each verb reads its request, calls its function and prints the answer (`harness.commands`).
+"""The command line. Each verb reads its request, calls its function and prints the answer (`harness.cli.commands`).
 
 Importing this package imports neither torch nor pydantic nor the parser: each verb imports what it needs. Exit codes:
 0 done, 1 the work ran and did not succeed, 2 the request was wrong, 70 a defect of the harness, 130 interrupted.
@@ -15,8 +15,8 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from harness import __version__
-from harness.errors import RunError, UserError, environment_error, missing_package_error
-from harness.untrusted import redact_command, redact_secrets
+from harness.base.errors import RunError, UserError, environment_error, missing_package_error
+from harness.base.untrusted import redact_command, redact_secrets
 
 EXIT_UNFORESEEN, EXIT_INTERRUPTED = 70, 130
 MAX_MESSAGE = 1400
@@ -73,7 +73,7 @@ def _describe_error(error: BaseException) -> tuple[int, str]:
     if isinstance(error, OSError):
         error = environment_error(error) or error
     if isinstance(error, UserError):
-        from harness.validation import clip_line
+        from harness.base.validation import clip_line
 
         return 2, clip_line(str(error), MAX_MESSAGE)
     if isinstance(error, RunError):
@@ -88,7 +88,7 @@ def _describe_error(error: BaseException) -> tuple[int, str]:
 
 def _describe_unforeseen_error(error: Exception) -> str:
     """Return the message for an unexpected error, and write its traceback to a file."""
-    from harness.validation import clip_line
+    from harness.base.validation import clip_line
 
     summary = clip_line(f"{type(error).__name__}: {error}".rstrip(". "), 300)
     text = f"harness {__version__}: {redact_command(sys.argv)}\n{''.join(traceback.format_exception(error))}"

@@ -17,13 +17,13 @@ from cyclopts.exceptions import (
 )
 
 from harness import __version__
-from harness.commands import GROUPS, SECTIONS, VERBS
-from harness.commands.output import View
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.cli.commands import GROUPS, SECTIONS, VERBS
+from harness.cli.commands.output import View
 
 if TYPE_CHECKING:
-    from harness.commands.request import OptionField, Request
-    from harness.commands.verb import Declaration
+    from harness.cli.commands.request import OptionField, Request
+    from harness.cli.commands.verb import Declaration
 
 # The requests of the verbs need pydantic, which the help of the program does without: it is imported where it is used.
 
@@ -129,8 +129,8 @@ def __getattr__(name: str) -> Callable[..., Parsed]:
 
 def make_command(verb: str) -> Callable[..., Parsed]:
     """Return a function whose parameters are the options of a verb, and which returns the request they make."""
-    from harness.commands.request import list_options, make_request
-    from harness.commands.verb import load_verb
+    from harness.cli.commands.request import list_options, make_request
+    from harness.cli.commands.verb import load_verb
 
     declaration = load_verb(verb)
     options = list_options(declaration.request)
@@ -250,14 +250,14 @@ def _show_whole_help(app: App, path: str) -> None:
         command = command[name]
     command.help_epilogue = ""
     if path in VERBS:
-        from harness.commands.verb import load_verb
+        from harness.cli.commands.verb import load_verb
 
         command.help = join_lines(load_verb(path).run.__doc__ or "")
 
 
 def _describe_error(error: CycloptsError, words: list[str]) -> str:
     """Return what is wrong with a command line, similar names, and the command that lists what is accepted."""
-    from harness.validation import clip_line, suggest_names
+    from harness.base.validation import clip_line, suggest_names
 
     path = " ".join(error.command_chain or ()) or _find_path(words)
     where = f"harness {path}".strip()
@@ -310,7 +310,7 @@ def _find_path(words: list[str]) -> str:
 
 def _suggest_verb(wrong: str, chain: list[str]) -> str:
     """Return a question with the verb that has an action of this name, or with similar verbs or actions."""
-    from harness.validation import suggest_names
+    from harness.base.validation import suggest_names
 
     of_others = [verb for verb in VERBS if verb.partition(" ")[2] == wrong]
     if wrong and of_others:
@@ -320,8 +320,8 @@ def _suggest_verb(wrong: str, chain: list[str]) -> str:
 
 
 def _list_option_names(path: str) -> list[str]:
-    from harness.commands.request import list_options
-    from harness.commands.verb import load_verb
+    from harness.cli.commands.request import list_options
+    from harness.cli.commands.verb import load_verb
 
     if path not in VERBS:
         return []
@@ -341,7 +341,7 @@ def _add_value(option: str, words: list[str]) -> str:
 
 def _suggest_option(wrong: str, known: list[str]) -> str:
     """Return a question with similar options, or with the key of --set whose last part is the wrong name."""
-    from harness.validation import suggest_names
+    from harness.base.validation import suggest_names
 
     name, _, value = wrong.partition("=")
     if "--set" in known:

@@ -3,12 +3,12 @@
 
 def list_names(kind: str) -> list[str]:
     """Return the strategies, datasets, machines, programs, or keys of --set that exist here."""
-    from harness.external.program import list_programs
+    from harness.experiment.external.program import list_programs
+    from harness.graph.store.catalog import list_cards
     from harness.registry import registered_strategies
     from harness.spec.machine_card import list_machines
     from harness.spec.root import find_root
     from harness.spec.spec import list_spec_keys
-    from harness.store.catalog import list_cards
 
     match kind:
         case "strategies":

@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
 
-from harness.commands.answer import Answer
-from harness.commands.output import Block, Raw, View
-from harness.commands.request import CONFIG, Request
-from harness.commands.verb import Reporter, verb
+from harness.cli.commands.answer import Answer
+from harness.cli.commands.output import Block, Raw, View
+from harness.cli.commands.request import CONFIG, Request
+from harness.cli.commands.verb import Reporter, verb
 
 
 @dataclass(frozen=True, config=CONFIG)

@@ -7,9 +7,9 @@ import json
 import sys
 import time
 
-from harness.commands.answer import Answer
-from harness.commands.output import View
-from harness.untrusted import escape_control
+from harness.base.untrusted import escape_control
+from harness.cli.commands.answer import Answer
+from harness.cli.commands.output import View
 
 
 def print_answer(answer: Answer, view: View, *, as_json: bool) -> None:
@@ -18,7 +18,7 @@ def print_answer(answer: Answer, view: View, *, as_json: bool) -> None:
         if (document := answer.to_document()) is not None:
             print(json.dumps(document, indent=2, default=str), flush=True)
         return
-    from harness.commands.rendering import make_console, render
+    from harness.cli.commands.rendering import make_console, render
 
     render(answer.lay_out(view), view, make_console(sys.stdout))
     sys.stdout.flush()
@@ -57,7 +57,7 @@ class TerminalReporter:
     def _print_line(self, line: str) -> None:
         """Print a line of progress, which the next one replaces on a terminal."""
         if sys.stderr.isatty():
-            from harness.validation import clip_line  # which imports pydantic
+            from harness.base.validation import clip_line  # which imports pydantic
 
             print(f"\r\x1b[K{clip_line(line, 78)}", end="", file=sys.stderr, flush=True)
             self.is_dirty = True
@@ -82,7 +82,7 @@ class TerminalReporter:
         if seconds_left is None and done and spent > 1:
             seconds_left = spent / done * (of - done)
         left = "" if seconds_left is None else f", about {_format_duration(seconds_left)} left"
-        from harness.validation import clip_line
+        from harness.base.validation import clip_line
 
         self._print_line(clip_line(escape_control(f"{done + 1} of {of}{left}: {doing}"), 78))
 

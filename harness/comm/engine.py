@@ -18,12 +18,12 @@ from socket import gethostname
 import torch
 import torch.distributed as dist
 
+from harness.base.device import gpu_count, gpu_identity, is_gpu, use_gpu
+from harness.base.errors import UserError
+from harness.base.files import owner_tag, read_head, remove_leftovers, scratch_names
 from harness.comm import collectives, launchers
 from harness.comm.launchers import TORCHRUN, RankPlace
 from harness.comm.world_store import DEFAULT_TIMEOUT, open_world_store
-from harness.device import gpu_count, gpu_identity, is_gpu, use_gpu
-from harness.errors import UserError
-from harness.files import owner_tag, read_head, remove_leftovers, scratch_names
 
 
 class Engine(StrEnum):

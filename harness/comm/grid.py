@@ -10,13 +10,13 @@ from math import prod
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from harness.base.device import is_gpu
+from harness.base.errors import UserError
 from harness.comm.axis import Axis
 from harness.comm.call import drain
 from harness.comm.collectives import Group, rank, world_size
 from harness.comm.layout import coordinates, list_members
 from harness.comm.ring_collectives import RingCollectives
-from harness.device import is_gpu
-from harness.errors import UserError
 from harness.ledger import AxisName, Ledger
 
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from zlib import crc32
 
+from harness.base.errors import UserError
 from harness.comm.launchers import TORCHRUN, detect_launcher
-from harness.errors import UserError
 
 HOST = re.compile(r"(?P<stem>[^\[\],]+)(\[(?P<number>\d+)[^\]]*\])?(?P<rest>[^\[\],]*)")
 FIRST_PORT, PORTS = 20_000, 12_000

@@ -8,8 +8,8 @@ from contextlib import closing, suppress
 from fcntl import ioctl
 from struct import pack
 
+from harness.base.errors import UserError
 from harness.comm.launchers import RankPlace
-from harness.errors import UserError
 
 ADDRESS_OF_INTERFACE = 0x8915
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")

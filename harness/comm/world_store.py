@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from harness.base.errors import UserError
+from harness.base.files import remove_leftovers
+from harness.base.locks import find_lockable_path
 from harness.comm import hosts, interfaces, rendezvous
 from harness.comm.launchers import RankPlace
-from harness.errors import UserError
-from harness.files import remove_leftovers
-from harness.locks import find_lockable_path
 
 DEFAULT_TIMEOUT = timedelta(minutes=10)
 WORLD = "world"

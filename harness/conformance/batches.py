@@ -11,9 +11,9 @@ from harness.conformance.laws import Finding, report_finding
 from harness.conformance.mismatch import Mismatch
 from harness.conformance.reference import Multiplier, dense_model_matrix, make_dense_graph
 from harness.graph.averaged import select_adjacency
+from harness.graph.store.memory_store import MemoryStore
 from harness.kernels import to_scipy
 from harness.kernels.random import Purpose, integers
-from harness.store.memory_store import MemoryStore
 from harness.strategy import DenseGraph, Promise, Strategy
 from harness.strategy.counts import find_targets
 

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.base.device import is_gpu, prefer_determinism
 from harness.comm import engine
 from harness.comm.call import compare_calls
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.conformance.account import Seen, count_epoch_words
 from harness.conformance.live_memory import SetUpMemory, UncountedTensor
-from harness.device import is_gpu, prefer_determinism
 from harness.graph.model import (
     NO_LABEL,
     TEST,
@@ -30,20 +30,20 @@ from harness.graph.model import (
 )
 from harness.graph.normalise import normalise_adjacency
 from harness.graph.partition import Method, Partition, partition_graph
+from harness.graph.store.memory_store import MemoryStore
 from harness.graph.vertex_data import draw_label_sets, draw_uniform_labels
 from harness.kernels.random import Purpose, integers, uniform_rectangle
 from harness.ledger import AxisName, TensorName
 from harness.ledger.tape import OutlineEvent, Tape, outline_events
-from harness.models import SplitAccuracy
+from harness.prediction.replay import Meter
 from harness.registry import load_strategy
-from harness.replay import Meter
 from harness.runtime.checksums import bit_checksums, check_replicas, gather_checksums
 from harness.runtime.trainer import Epoch, Trainer
 from harness.spec.dataset import COMPUTED
 from harness.spec.spec import Spec, format_grid
-from harness.store.memory_store import MemoryStore
 from harness.strategy import Piece, Strategy, admit, facts_of
 from harness.strategy.memory import HeldTensor
+from harness.strategy.models import SplitAccuracy
 
 # The graph that strategies are tested on has every property that could reveal an error. It is directed, so that A
 # and A^T differ; no grid divides its prime number of vertices; some vertices are isolated; the training mask is

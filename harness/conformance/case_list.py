@@ -7,10 +7,10 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import ValidationError
 
+from harness.base.errors import UserError
 from harness.conformance.batches import find_multiplier
 from harness.conformance.case import Case
 from harness.conformance.pairs import Combination, Covering, cover_pairs
-from harness.errors import UserError
 from harness.graph.model import LabelTask, Weighting
 from harness.ledger import AxisName
 from harness.registry import load_strategy

@@ -12,11 +12,11 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from harness.base.device import prefer_determinism, reset_memory
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.conformance.case import Case
-from harness.device import prefer_determinism, reset_memory
 from harness.ledger import Amounts, Key, Ledger, clock_for
 from harness.runtime.trainer import Epoch, Trainer
 from harness.strategy.admit import ORDINARY_EPOCHS

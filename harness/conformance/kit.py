@@ -12,6 +12,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from harness.base.device import GPU
+from harness.base.errors import RunError, UserError
+from harness.base.progress import OnStep, ignore_step, report_steps
+from harness.base.validation import unknown_name_error
 from harness.conformance.batches import (
     check_unbiased_batches,
     check_unbiased_layers,
@@ -38,14 +42,10 @@ from harness.conformance.laws import (
 from harness.conformance.mismatch import Mismatch, find_own_frame
 from harness.conformance.reference import Trained, make_recurrence, train_densely
 from harness.conformance.samples import check_samples, choose_cases
-from harness.device import GPU
-from harness.errors import RunError, UserError
-from harness.progress import OnStep, ignore_step, report_steps
+from harness.graph.store.memory_store import MemoryStore
 from harness.registry import load_strategy
 from harness.spec.machine_card import Machine
-from harness.store.memory_store import MemoryStore
 from harness.strategy import Promise, Strategy, admit, facts_of
-from harness.validation import unknown_name_error
 
 Runner = Callable[..., list[Any]]
 """`run(world, function, *arguments)` returns the function's results on every rank of a world."""

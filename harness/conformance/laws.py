@@ -34,8 +34,8 @@ from harness.graph.model import TRAIN
 from harness.kernels.csr import Csr, from_scipy, to_scipy
 from harness.ledger import TensorName
 from harness.ledger.tape import OutlineEvent, outline_events
+from harness.prediction.replay import replay
 from harness.registry import load_strategy
-from harness.replay import replay
 from harness.spec.spec import Protocol
 from harness.strategy import Piece, Strategy, WordsKey
 from harness.strategy.memory import HeldTensor

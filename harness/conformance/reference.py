@@ -21,11 +21,11 @@ from harness.graph.blocks import Blocks
 from harness.graph.model import SPLITS, TRAIN, has_label
 from harness.graph.order import Orders
 from harness.kernels import Csr
-from harness.models import SplitAccuracy
-from harness.models.operators import dropout_mask
-from harness.models.weights import Part, Weight, init_weight
 from harness.spec.spec import ModelChoice, Spec
 from harness.strategy import DenseGraph, Multiply, Recurrence, Strategy
+from harness.strategy.models import SplitAccuracy
+from harness.strategy.models.operators import dropout_mask
+from harness.strategy.models.weights import Part, Weight, init_weight
 
 
 class SerialSteps(Recurrence):

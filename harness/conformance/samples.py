@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.base.errors import UserError
 from harness.conformance.case import Case
 from harness.conformance.laws import Finding, report_finding
 from harness.conformance.mismatch import Mismatch
 from harness.conformance.reference import make_dense_graph
-from harness.errors import UserError
 from harness.graph.averaged import select_adjacency
 from harness.graph.blocks import Blocks
 from harness.kernels.csr import to_scipy

@@ -1,1 +1,4 @@
-"""Turns requests into specs: the spec of one run, or the specs of all runs that an experiment lists."""
+"""Turns requests into specs: of one run, of the runs of an experiment, and of runs that other programs made.
+
+`workflow` is behind the rules of workflows/, `external` records the runs of other programs.
+"""

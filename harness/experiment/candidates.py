@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.experiment.known_graph import GraphLookup, look_up_graph
 from harness.experiment.requests import admit_on_all_grids, fill_batch
+from harness.graph.store.location import is_built
 from harness.registry import load_strategy, registered_strategies
-from harness.store.location import is_built
 from harness.strategy import Candidate, Facts, Promise
 
 if TYPE_CHECKING:

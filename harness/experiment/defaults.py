@@ -6,14 +6,14 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.validation import format_value, validate
 from harness.ledger import AxisName
 from harness.registry import load_strategy
 from harness.spec.machine_card import Machine, load_machine
 from harness.spec.spec import Spec
 from harness.strategy.admit import parse_grid
 from harness.strategy.contract import Strategy
-from harness.validation import format_value, validate
 
 Request = dict[str, Any]
 """The keys of a spec, with cards by name. All but strategy and dataset may be missing."""

@@ -7,19 +7,19 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.validation import format_value
 from harness.experiment.defaults import BEST, count_ranks, read_choice
 from harness.experiment.experiment_file import Experiment, Runs
 from harness.experiment.paper_figures import check_figure_ids
 from harness.experiment.plan_cost import add_costs, predict_costs
 from harness.experiment.requests import make_spec
+from harness.graph.store.catalog import load_card
 from harness.ledger import AxisName
 from harness.registry import load_strategy
 from harness.spec.plan import make_plan
 from harness.spec.spec import Spec, digest
-from harness.store.catalog import load_card
 from harness.strategy.admit import parse_grid
-from harness.validation import format_value
 
 NESTED = ("model", "training", "measure")
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from harness.documents import read_yaml
-from harness.errors import UserError
-from harness.validation import CheckedAs, Frozen, validate
+from harness.base.documents import read_yaml
+from harness.base.errors import UserError
+from harness.base.validation import CheckedAs, Frozen, validate
 
 Value = TypeVar("Value")
 

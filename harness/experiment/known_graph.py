@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 import torch
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.progress import Log
 from harness.graph.blocks import Blocks
 from harness.graph.shared_blocks import share_blocks
-from harness.progress import Log
+from harness.graph.store.catalog import load_card
+from harness.graph.store.dataset_card import DatasetCard, RandomSplit
+from harness.graph.store.datasets import build_store, open_dataset
+from harness.graph.store.location import is_built, suggest_build
 from harness.spec.dataset import DatasetChoice
-from harness.store.catalog import load_card
-from harness.store.dataset_card import DatasetCard, RandomSplit
-from harness.store.datasets import build_store, open_dataset
-from harness.store.location import is_built, suggest_build
 from harness.strategy import Facts, Ready, Strategy, admit, facts_of
 
 

@@ -12,16 +12,16 @@ from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.formatting import GB
+from harness.base.validation import format_value
 from harness.experiment.defaults import LARGEST, Request, count_ranks, fill_defaults
 from harness.experiment.known_graph import facts_of_card
-from harness.formatting import GB
+from harness.graph.store.catalog import load_card
 from harness.registry import load_strategy
 from harness.spec.machine_card import load_machine_card
 from harness.spec.spec import format_grid
-from harness.store.catalog import load_card
 from harness.strategy import BlockCounts, Ready, ShapeBlocks, Strategy, admit
-from harness.validation import format_value
 
 
 def replace_largest(root: Path, request: Request, where: str) -> Request:

@@ -4,9 +4,9 @@ import csv
 from collections.abc import Iterable
 from pathlib import Path
 
-from harness.documents import read_yaml
-from harness.errors import UserError
-from harness.validation import Frozen, format_value, unknown_name_error, validate
+from harness.base.documents import read_yaml
+from harness.base.errors import UserError
+from harness.base.validation import Frozen, format_value, unknown_name_error, validate
 
 FIGURES = Path("workflows") / "figures.csv"
 EXPERIMENTS = Path("workflows") / "experiments"

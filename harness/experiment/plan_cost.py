@@ -9,17 +9,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.formatting import format_bytes
 from harness.experiment.known_graph import facts_of_card
-from harness.formatting import format_bytes
+from harness.graph.store.catalog import load_card
 from harness.prediction.epoch import RankEpoch, price_epochs, replay_ranks
 from harness.registry import load_strategy
-from harness.slurm.jobs import make_likeness_key
-from harness.slurm.resources import plan_nodes
+from harness.runtime.slurm.jobs import make_likeness_key
+from harness.runtime.slurm.resources import plan_nodes
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import MachineCard, load_machine_card
 from harness.spec.spec import Spec
-from harness.store.catalog import load_card
 from harness.strategy import Ready, admit
 
 HOUR = 3600

@@ -6,17 +6,17 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.formatting import GB
+from harness.base.validation import format_value
 from harness.experiment.defaults import BEST, Request, count_ranks, fill_defaults, read_choice
 from harness.experiment.known_graph import GraphLookup, KnownGraph, facts_of_card
 from harness.experiment.largest import replace_largest
-from harness.formatting import GB
+from harness.graph.store.catalog import load_card
 from harness.registry import load_strategy
 from harness.spec.machine_card import load_machine_card
 from harness.spec.spec import Spec
-from harness.store.catalog import load_card
 from harness.strategy import Candidate, Ready, Strategy, admit
-from harness.validation import format_value
 
 BATCH = 1024
 """The size of mini-batches where strategies are compared, unless the settings have training.batch."""

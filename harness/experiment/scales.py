@@ -12,11 +12,11 @@ tape, from which `harness runs emulate` computes their times. The runs of the sc
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.experiment.defaults import BEST, LARGEST, count_ranks, read_choice
 from harness.experiment.expand import combine
 from harness.experiment.experiment_file import Experiment, Runs
-from harness.store.catalog import load_card
+from harness.graph.store.catalog import load_card
 
 MAX_RANKS = 4
 GRID_WORDS = ("all", BEST, LARGEST)

@@ -6,13 +6,13 @@ The table is made by admitting each strategy to a small graph with each setting.
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.validation import Setting, list_settings
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.requests import make_spec, nest_settings
+from harness.graph.store.catalog import load_card
 from harness.registry import load_strategy, registered_strategies
-from harness.store.catalog import load_card
 from harness.strategy import Strategy, admit
-from harness.validation import Setting, list_settings
 
 NO_CHANGES: dict[str, Any] = {}
 OPTIONAL_SETTINGS = {

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.graph.model import Ints
 from harness.graph.partitioners import import_library
 from harness.kernels.csr import Csr

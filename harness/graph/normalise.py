@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.graph.model import DIRECTED_HINT, EdgeWeights, Ints, RawGraph, StageCounts, Weighting
 from harness.kernels.csr import Csr
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from harness.base.ranges import ranges_between
 from harness.graph import partition_swap
 from harness.graph.hypergraph import HYPERGRAPH_BYTES_PER_ENTRY, partition_with_hypergraph
 from harness.graph.libra import LIBRA_BYTES_PER_ENTRY, VertexCut, partition_with_libra
@@ -28,7 +29,6 @@ from harness.kernels.csr import Csr, index_dtype
 from harness.kernels.parts import extract_block, nonempty_columns
 from harness.kernels.random import Purpose
 from harness.kernels.shuffle import random_permutation
-from harness.ranges import ranges_between
 
 CHUNK_VERTICES = 1 << 22
 """Vertices that are sorted at a time."""

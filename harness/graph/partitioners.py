@@ -4,7 +4,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 VERSION = 2
 """The version of the methods, raised whenever the same graph gets another partition."""

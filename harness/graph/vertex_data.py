@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harness.base.ranges import split_evenly
 from harness.graph.model import TEST, TRAIN, VALID, has_label
 from harness.kernels.jit import compiled
 from harness.kernels.random import (
@@ -20,7 +21,6 @@ from harness.kernels.random import (
     uniform,
     uniform_rectangle,
 )
-from harness.ranges import split_evenly
 
 CHUNK_FEATURES = 1 << 19
 """Feature values drawn at a time, which bounds temporary memory."""

@@ -20,7 +20,7 @@ from numba import prange
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from harness.device import GPU_KERNELS, is_on_gpu
+from harness.base.device import GPU_KERNELS, is_on_gpu
 from harness.kernels.csr import Csr, row_indices, take, transpose
 from harness.kernels.jit import compiled, run_over_rows
 from harness.kernels.spmm import OPERATORS, inner_products, multiply

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.device import is_on_gpu, record_upload
+from harness.base.device import is_on_gpu, record_upload
 
 
 class Csr(NamedTuple):

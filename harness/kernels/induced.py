@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.device import can_run_triton, is_on_gpu
+from harness.base.device import can_run_triton, is_on_gpu
 from harness.kernels.csr import Csr, index_dtype, row_indices, take, to_numpy, transpose
 from harness.kernels.jit import compiled
 from harness.kernels.parts import ONE, U, select_columns_torch, select_rows_torch, select_submatrix

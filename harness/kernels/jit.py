@@ -24,7 +24,7 @@ from numba.core.event import Listener, register
 from numba.extending import intrinsic
 from torch import Tensor
 
-from harness.device import gpu_build
+from harness.base.device import gpu_build
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,7 +80,7 @@ class _LockedCache:
     def load_overload(self, signature: Any, target: Any) -> Any:
         """Return the code of a signature. If it is not cached, wait for a process that compiles it, and look again."""
         if (code := self._cache.load_overload(signature, target)) is None:
-            from harness.locks import acquire_lock
+            from harness.base.locks import acquire_lock
 
             for report in _on_compilation:
                 report(self._name)

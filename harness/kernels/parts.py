@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from harness.device import is_on_gpu
+from harness.base.device import is_on_gpu
 from harness.kernels.csr import Csr, from_coo, index_dtype, make_meta_csr, row_indices, take, to_numpy
 from harness.kernels.jit import compiled, popcount, prefetch
 

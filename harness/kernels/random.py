@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.library import Library
 
-from harness.device import GPU_KERNELS, elementwise_kernel
+from harness.base.device import GPU_KERNELS, elementwise_kernel
 from harness.kernels.jit import compiled
 
 # The constants of splitmix64 (Steele, Lea and Flood, 2014).

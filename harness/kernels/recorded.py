@@ -7,7 +7,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from harness.device import synchronize
+from harness.base.device import synchronize
 from harness.kernels.csr import Csr
 from harness.kernels.spmm import aggregate, spmm
 from harness.ledger import Ledger, Op, TensorName, charge_backward

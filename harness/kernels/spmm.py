@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.library import Library
 from torch.utils.weak import WeakIdKeyDictionary
 
-from harness.device import GPU_KERNELS, NO_FIXED_ORDER, can_run_triton, is_on_gpu
+from harness.base.device import GPU_KERNELS, NO_FIXED_ORDER, can_run_triton, is_on_gpu
 from harness.kernels.csr import Csr
 from harness.kernels.row_schedule import RowSchedule, schedule_rows
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from harness.device import upload
+from harness.base.device import upload
 
 Compute = Callable[[int], Sequence[int] | Sequence[float]]
 

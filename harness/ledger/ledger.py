@@ -54,7 +54,7 @@ class HostClock:
 
 def clock_for(device: torch.device) -> Clock:
     """Return the clock that measures work on this device."""
-    from harness.device import GpuClock, is_gpu
+    from harness.base.device import GpuClock, is_gpu
 
     return GpuClock() if is_gpu(device) else HostClock()
 

@@ -15,9 +15,9 @@ from statistics import median
 from time import thread_time
 from typing import Any, NamedTuple, TypeVar
 
+from harness.base.locks import TurnLock
 from harness.ledger.ledger import NO_INDEX, Amounts, Clock, Key, Ledger, Scope
 from harness.ledger.vocabulary import MOVING, Op
-from harness.locks import TurnLock
 
 T = TypeVar("T")
 

@@ -1,1 +1,1 @@
-"""Predictions: the time of an epoch on any machine, advice on strategies and grids, and calibrated machine cards."""
+"""Predictions: the replay of a rank, the time of an epoch on any machine, advice, and calibrated machine cards."""

@@ -18,9 +18,9 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from harness.errors import UserError
-from harness.formatting import GB
-from harness.launch.series import launch_series
+from harness.base.errors import UserError
+from harness.base.formatting import GB
+from harness.base.progress import ignore_step
 from harness.ledger import Op
 from harness.prediction.budget import Budget, ReportPartial, ReportRemaining, run_within_budget
 from harness.prediction.card_status import CardStatus, describe_card
@@ -32,11 +32,11 @@ from harness.prediction.epoch import (
 )
 from harness.prediction.pricing import price_rings
 from harness.prediction.ratio_error import PredictedTime, compute_ratio_error
+from harness.prediction.replay import preload_torch
 from harness.prediction.run_command import make_run_command
-from harness.progress import ignore_step
-from harness.replay import preload_torch
 from harness.results.record import read_record
 from harness.results.table_schema import NULLABLE, REAL, TEXT, TRUTH, Column, TableSchema
+from harness.runtime.launch.series import launch_series
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import format_grid
 from harness.strategy import BlockCounts, Candidate, Promise, Ready, ShapeBlocks, Strategy, Words

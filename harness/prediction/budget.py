@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from harness.children import die_with_parent
-from harness.progress import ignore_step
+from harness.base.children import die_with_parent
+from harness.base.progress import ignore_step
 
 PRIOR_SECONDS = 2.0
 """The seconds of completed work after which estimates and measurements have equal weight."""

@@ -3,7 +3,7 @@
 import re
 from typing import Literal, NamedTuple
 
-from harness.formatting import format_count
+from harness.base.formatting import format_count
 from harness.runtime.provenance import describe_machine
 from harness.spec.machine_card import CalibratedMachine, Constant, MachineCard, SpmmTerms
 

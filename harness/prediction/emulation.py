@@ -16,15 +16,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.errors import RunError, UserError
-from harness.files import check_replaceable, read_head, write_text
+from harness.base.errors import RunError, UserError
+from harness.base.files import check_replaceable, read_head, write_text
+from harness.base.validation import clip_line, format_value
 from harness.ledger import COMPUTING, MOVING, NO_INDEX
 from harness.ledger.tape import Event
 from harness.prediction.epoch import Prediction, PricedRank, RankEpoch, check_card, price_epochs
 from harness.prediction.event_prices import EventPrices
+from harness.prediction.replay import ReplayedRank
 from harness.prediction.timeline import Slice, Timeline, simulate_ranks
 from harness.registry import load_installed_strategy, load_strategy
-from harness.replay import ReplayedRank
 from harness.results.parquet import to_pandas
 from harness.results.record import WAY_OUT, Record, read_record
 from harness.results.schema import RUN_TABLES
@@ -33,7 +34,6 @@ from harness.runtime.rank_tables import EVENT_AMOUNTS, event_from_row
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import Spec
 from harness.strategy import Facts, Strategy
-from harness.validation import clip_line, format_value
 
 MAX_AMOUNT = 1e18
 """A sanity limit, far above the seconds, words and bytes of any event."""

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from harness.base.errors import UserError
 from harness.comm.layout import coordinates, rank_at
-from harness.errors import UserError
 from harness.graph.blocks import Blocks
 from harness.graph.shared_blocks import share_blocks
 from harness.ledger import MOVING, NO_INDEX, AxisName, Key, Op
@@ -37,8 +37,8 @@ from harness.prediction.pricing import (
     place_axis,
     place_pair,
 )
+from harness.prediction.replay import ReplayedRank, replay
 from harness.prediction.timeline import Message, Timeline, WorkItem, simulate_ranks
-from harness.replay import ReplayedRank, replay
 from harness.spec.machine_card import MACHINES, Links, Machine, MachineCard
 from harness.spec.spec import Spec
 from harness.strategy import BlockCounts, Ready, ShapeBlocks, Strategy

@@ -14,8 +14,9 @@ from math import inf, log
 from time import monotonic
 from typing import NamedTuple
 
-from harness.errors import UserError
-from harness.formatting import GB
+from harness.base.errors import UserError
+from harness.base.formatting import GB
+from harness.base.progress import ignore_step
 from harness.prediction.advice import (
     FINALISTS,
     Advice,
@@ -29,7 +30,6 @@ from harness.prediction.advice import (
 )
 from harness.prediction.budget import Budget, ReportPartial, ReportRemaining, run_within_budget
 from harness.prediction.epoch import CachingPredictor, Prediction
-from harness.progress import ignore_step
 from harness.registry import load_strategy
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import format_grid

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import inf
 from time import monotonic
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.graph.blocks import Blocks
 from harness.prediction.advice import Advice, Option, PartitionChoice, Predictor
 from harness.prediction.epoch import CachingPredictor

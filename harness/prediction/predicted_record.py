@@ -6,8 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from harness.errors import UserError
-from harness.formatting import GB
+from harness.base.errors import UserError
+from harness.base.formatting import GB
+from harness.base.validation import clip_line
 from harness.ledger import Amounts
 from harness.prediction.epoch import PredictedSeconds, Prediction
 from harness.results.record import read_record, write_record
@@ -16,7 +17,6 @@ from harness.runtime.rank_tables import entry_to_row, key_from_row
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import Spec, digest
 from harness.strategy import Facts
-from harness.validation import clip_line
 
 
 def record_prediction(

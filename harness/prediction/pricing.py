@@ -26,9 +26,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.base.formatting import GB, MB
 from harness.comm.collectives import SMALL_GATHER, SMALL_REDUCTION
 from harness.comm.ring_collectives import PIECES
-from harness.formatting import GB, MB
 from harness.ledger import AxisName, Op
 from harness.ledger.tape import Event, ProductShape
 from harness.spec.machine_card import Constant, Links, MachineCard, Rates, SpmmTerms

@@ -8,7 +8,7 @@ vertices. Two graphs, a sixty-fourth and a thirty-second of the size, determine 
 
 from dataclasses import replace
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.prediction.epoch import PredictedSeconds, Prediction, predict
 from harness.spec.machine_card import MachineCard
 from harness.strategy import Facts, Ready, Strategy, admit

@@ -2,8 +2,9 @@
 
 What a strategy sends and multiplies may depend on where the edges lie: on the boundaries of parts, on the neighbours
 that a sample reaches, on the rows in a cache. The card of a graph does not contain that. The strategy is therefore
-replayed on twins of the graph (`harness.store.catalog`), with the same order of vertices and on the same grid. A rank
-issues the same kernels and calls on every twin. Each of their sizes x grows as a power of the number of vertices n:
+replayed on twins of the graph (`harness.graph.store.catalog`), with the same order of vertices and on the same grid. A
+rank issues the same kernels and calls on every twin. Each of their sizes x grows as a power of the number of vertices
+n:
 
     dx / x = b(n) dn / n        b = 0 for weights and mini-batches, 1 for the rows of a rank
 
@@ -18,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import exp, expm1, log
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.ledger.tape import Event, ProductShape
 from harness.prediction.epoch import (
     REPLAYED_STEPS,

@@ -1,3 +1,1 @@
-"""The report: one page with the runs of collected tables or packs, their results, failures, and how to repeat them."""
-
-from harness.report.page import write_report as write_report
+"""What is published of recorded runs: figures, the report as one page, and packs that others verify."""

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from harness.figures.axis_scales import Scale
-from harness.figures.framed_tables import KINDS, FramedTables
-from harness.figures.marks import Facet, Mark
-from harness.figures.palette import (
+from harness.report.embedding import TextTable, encode_frame
+from harness.report.figures.axis_scales import Scale
+from harness.report.figures.framed_tables import KINDS, FramedTables
+from harness.report.figures.marks import Facet, Mark
+from harness.report.figures.palette import (
     FAINT,
     GRID,
     INK,
@@ -26,9 +27,8 @@ from harness.figures.palette import (
     outline_marker,
     strategy_sort_key,
 )
-from harness.figures.panels import title_panels
-from harness.figures.placed_marks import describe_marks
-from harness.report.embedding import TextTable, encode_frame
+from harness.report.figures.panels import title_panels
+from harness.report.figures.placed_marks import describe_marks
 from harness.results.schema import OK
 
 COLUMN_WIDTH = 3.4

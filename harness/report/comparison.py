@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from harness.figures.units import Unit, unit_for
-from harness.formatting import format_count, format_seconds, format_share, format_three_digits
-from harness.pack.verification import BROKEN, UNKNOWN, Verification
+from harness.base.formatting import format_count, format_seconds, format_share, format_three_digits
+from harness.report.figures.units import Unit, unit_for
+from harness.report.pack.verification import BROKEN, UNKNOWN, Verification
 from harness.report.result_tables import Heading, ResultTable
 from harness.results.launch_intervals import Interval
 from harness.results.ranking import (

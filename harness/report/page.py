@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from markupsafe import Markup
 
-from harness.documents import read_json
-from harness.errors import UserError
-from harness.figures.framed_tables import FramedTables
-from harness.figures.palette import GROUPS, lighten_for_dark, named_colours
-from harness.figures.panels import split_panels
-from harness.files import check_replaceable, read_head, write_text
-from harness.progress import OnStep, ignore_step
+from harness.base.documents import read_json
+from harness.base.errors import UserError
+from harness.base.files import check_replaceable, read_head, write_text
+from harness.base.progress import OnStep, ignore_step
 from harness.report import run_panels, summary
 from harness.report.charts import list_strategy_buttons, make_charts
 from harness.report.embedding import TextTable, dump_json
+from harness.report.figures.framed_tables import FramedTables
+from harness.report.figures.palette import GROUPS, lighten_for_dark, named_colours
+from harness.report.figures.panels import split_panels
 from harness.report.result_tables import (
     Heading,
     merge_summaries,

@@ -8,9 +8,10 @@ from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
-from harness.figures.kind import Tables
-from harness.figures.palette import strategy_sort_key
-from harness.figures.panels import (
+from harness.base.formatting import format_bytes, format_count, format_three_digits
+from harness.report.figures.kind import Tables
+from harness.report.figures.palette import strategy_sort_key
+from harness.report.figures.panels import (
     PARAMS,
     SETTINGS,
     Panel,
@@ -18,8 +19,7 @@ from harness.figures.panels import (
     format_json,
     is_unknown,
 )
-from harness.figures.units import Unit, unit_for
-from harness.formatting import format_bytes, format_count, format_three_digits
+from harness.report.figures.units import Unit, unit_for
 from harness.results import statistics
 from harness.results.launch_intervals import correct_level, count_needed_launches, count_pairs
 from harness.results.schema import SOURCES

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from harness.figures.kind import Tables
-from harness.figures.operation_groups import group_of_operation
-from harness.figures.palette import GROUPS
-from harness.formatting import format_bytes
+from harness.base.formatting import format_bytes
+from harness.base.progress import OnStep, ignore_step, report_steps
 from harness.ledger import Direction, Op, Phase
-from harness.progress import OnStep, ignore_step, report_steps
 from harness.report.embedding import TextTable
+from harness.report.figures.kind import Tables
+from harness.report.figures.operation_groups import group_of_operation
+from harness.report.figures.palette import GROUPS
 from harness.report.summary import format_value
 from harness.results.epoch_parts import find_middle_epochs
 from harness.results.run_row import describe_cause

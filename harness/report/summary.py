@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from harness.figures.palette import strategy_sort_key
-from harness.formatting import format_count, format_three_digits
+from harness.base.formatting import format_count, format_three_digits
+from harness.report.figures.palette import strategy_sort_key
 from harness.results.run_row import describe_cause
 from harness.results.schema import MISSING, OK, STATUSES
 from harness.results.statistics import find_oversubscribed

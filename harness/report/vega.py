@@ -10,8 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from stat import S_ISREG
 
-from harness.errors import RunError, UserError
-from harness.files import is_own, is_private_folder, write_text
+from harness.base.errors import RunError, UserError
+from harness.base.files import is_own, is_private_folder, write_text
 
 EXPORTS = "window.vegaEmbed = vegaEmbed;"
 

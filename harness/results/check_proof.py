@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from harness import __version__
-from harness.documents import parse_json
-from harness.errors import UserError
-from harness.files import read_regular_file
+from harness.base.documents import parse_json
+from harness.base.errors import UserError
+from harness.base.files import read_regular_file
+from harness.base.validation import Frozen, validate
 from harness.registry import find_distribution
 from harness.spec.spec import hash_data
-from harness.validation import Frozen, validate
 
 SCHEMA = 1
 MAX_BYTES = 1 << 16

@@ -18,10 +18,10 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from harness.children import map_in_forks
-from harness.errors import UserError
-from harness.files import check_replaceable, list_complete_folders, replace_files
-from harness.progress import OnStep, ignore_step, report_steps
+from harness.base.children import map_in_forks
+from harness.base.errors import UserError
+from harness.base.files import check_replaceable, list_complete_folders, replace_files
+from harness.base.progress import OnStep, ignore_step, report_steps
 from harness.results import parquet
 from harness.results.consistency import count_columns, make_arrays
 from harness.results.record import Record, describe_refused, find_run, read_record, read_records

@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from harness.base.errors import UserError
+from harness.base.validation import COMMIT, format_value
 from harness.comm import traffic
-from harness.errors import UserError
 from harness.ledger import MOVING, Op
 from harness.results.parquet import to_array
 from harness.results.run_summary import compute_bytes_received, find_texts, number_pairs, summarize_tables
 from harness.results.schema import DIVERGED, OK, RUN_TABLES, TABLES_OF_RUN
-from harness.validation import COMMIT, format_value
 
 READ_TABLES = ("epochs", "ledger", "accuracy", "memory", "utilisation")
 """The tables that the checks read."""

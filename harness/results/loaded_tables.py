@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pandas as pd
 
-from harness.formatting import format_count
+from harness.base.formatting import format_count
 from harness.results.parquet import read_collected
 from harness.results.schema import TABLES
 

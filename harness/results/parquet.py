@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.errors import UserError
-from harness.files import check_replaceable, open_regular_file, replace_files
-from harness.host_memory import ALWAYS_FITS, find_available_bytes
+from harness.base.errors import UserError
+from harness.base.files import check_replaceable, open_regular_file, replace_files
+from harness.base.host_memory import ALWAYS_FITS, find_available_bytes
+from harness.base.validation import clip_line
 from harness.results.schema import CLAIMS, TABLES
 from harness.results.table_schema import INTEGER, NULLABLE, REAL, TEXT, TIME, TRUTH, TableSchema
-from harness.validation import clip_line
 
 if TYPE_CHECKING:  # ranks write tables without pandas
     import pandas as pd

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from harness.formatting import format_count, format_seconds, format_three_digits
+from harness.base.formatting import format_count, format_seconds, format_three_digits
+from harness.base.untrusted import fold_name
 from harness.results.launch_intervals import (
     Interval,
     compute_median_interval,
@@ -28,7 +29,6 @@ from harness.results.launch_intervals import (
 from harness.results.schema import OK, RUN_ID
 from harness.results.statistics import compare_configurations, find_oversubscribed
 from harness.results.table_schema import TEXT, TRUTH, Column, TableSchema
-from harness.untrusted import fold_name
 
 CONTRIBUTIONS = TableSchema(
     "contributions",

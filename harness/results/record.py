@@ -17,9 +17,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.documents import parse_json
-from harness.errors import UserError
-from harness.files import (
+from harness.base.documents import parse_json
+from harness.base.errors import UserError
+from harness.base.files import (
     SCRATCH_NAMES,
     UNFINISHED,
     atomic_folder,
@@ -30,12 +30,12 @@ from harness.files import (
     remove_folder,
     write_synced,
 )
+from harness.base.untrusted import redact_all
+from harness.base.validation import validate
 from harness.results.run_row import RunRows, make_checked_rows
 from harness.results.schema import RUN_TABLES, RUNS, SOURCES, STATUSES, TABLES_OF_RUN
 from harness.results.table_schema import RECORD_SCHEMA
 from harness.spec.spec import Spec, digest
-from harness.untrusted import redact_all
-from harness.validation import validate
 
 if TYPE_CHECKING:
     import pandas as pd

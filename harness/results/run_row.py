@@ -4,11 +4,11 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, SupportsIndex
 
+from harness.base.validation import RANKS, format_value
 from harness.ledger import AxisName
 from harness.results.schema import FAILURES, MISSING, OK, RUNS, SOURCES, STATUSES
 from harness.results.table_schema import INTEGER, NULLABLE, REAL, TEXT, TRUTH, TableSchema
 from harness.spec.spec import canonical_json, label_grid
-from harness.validation import RANKS, format_value
 
 Row = dict[str, Any]
 COLUMNS = {column.name: column for table in (RUNS, FAILURES) for column in table.recorded.columns}

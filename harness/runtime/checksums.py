@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from harness.base.errors import RunError
 from harness.comm.grid import Grid
-from harness.errors import RunError
 from harness.ledger import TensorName
-from harness.models import Operators
 from harness.results.schema import DIVERGED
 from harness.runtime.fault import Fault
 from harness.runtime.trainer import Epoch, Trainer
 from harness.strategy import Piece, Strategy
+from harness.strategy.models import Operators
 
 NOT_FINITE = torch.iinfo(torch.int64).min
 """The checksum of a tensor that holds an infinity or a NaN."""

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from harness.device import DeviceGraph, GraphClock, has_graph_events
-from harness.errors import UserError
+from harness.base.device import DeviceGraph, GraphClock, has_graph_events
+from harness.base.errors import UserError
 from harness.ledger import Recording
 from harness.strategy import Context
 

@@ -12,8 +12,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UserError
-from harness.files import read_tail
+from harness.base.errors import UserError
+from harness.base.files import read_tail
 
 Fault = dict[str, Any]
 """The keys are rank, type, message, status, trace and time."""

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from harness.device import gpu_utilisation, is_gpu
+from harness.base.device import gpu_utilisation, is_gpu
 from harness.ledger import COMPUTING, MOVING, Key, Op
 
 ReadPercent = Callable[[], float]

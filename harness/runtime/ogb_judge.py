@@ -16,11 +16,11 @@ from torch import Tensor
 
 from harness.comm.axis import Axis
 from harness.graph.model import SPLITS
+from harness.graph.store.catalog import load_card
+from harness.graph.store.dataset_card import FileLabels
 from harness.ledger import TensorName
-from harness.models import Predictions
-from harness.models.operators import GatheringOperators, Operators
-from harness.store.catalog import load_card
-from harness.store.dataset_card import FileLabels
+from harness.strategy.models import Predictions
+from harness.strategy.models.operators import GatheringOperators, Operators
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def open_judge(root: Path, dataset: str, operators: Operators, world: Axis) -> O
     has_ogb_labels = source.kind == "ogb" and isinstance(labels, FileLabels) and labels.path is None
     if not has_ogb_labels or not isinstance(operators, GatheringOperators):
         return None
-    from harness.sources.ogb import Ogb, read_ogb_table
+    from harness.graph.sources.ogb import Ogb, read_ogb_table
 
     assert isinstance(source, Ogb)
     evaluator = load_evaluator(source.name) if world.index == 0 else None

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import torch
 
+from harness.base.device import reset_memory
+from harness.base.files import process_start_ticks
 from harness.comm.grid import Grid
 from harness.comm.launchers import LAUNCHED, STAGED, STARTED
-from harness.device import reset_memory
-from harness.files import process_start_ticks
 from harness.graph.blocks import Blocks
+from harness.graph.store.datasets import open_dataset, open_prepared_dataset
 from harness.registry import load_strategy
 from harness.runtime.trainer import Trainer
 from harness.spec.spec import Spec, Training
-from harness.store.datasets import open_dataset, open_prepared_dataset
 from harness.strategy import Strategy, admit, facts_of
 
 WARM_UP_STEPS = 2

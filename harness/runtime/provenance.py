@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from harness import __version__
+from harness.base.untrusted import redact_command
+from harness.base.validation import COMMIT
 from harness.runtime.recorded_environment import select_recorded_variables
 from harness.spec.machine_card import ALLOCATOR, CalibratedMachine
 from harness.spec.spec import hash_data
-from harness.untrusted import redact_command
-from harness.validation import COMMIT
 
 PACKAGES = (
     "torch",
@@ -81,7 +81,7 @@ def collect_provenance(
     """
     import torch
 
-    from harness.device import gpu_name
+    from harness.base.device import gpu_name
 
     command, place = (_read_if_exists(scratch / name) if scratch else "" for name in (COMMAND, BLOCK_PLACE))
     block = json.loads(place) if place else {"block": "", "position": None}
@@ -209,7 +209,7 @@ def _package_versions() -> dict[str, str]:
 
 def describe_machine(device: str) -> CalibratedMachine:
     """Return this machine as a card describes it whose ranks compute on `device`, the CPU or a GPU."""
-    from harness.device import gpu_name
+    from harness.base.device import gpu_name
 
     cores = len(os.sched_getaffinity(0))
     return CalibratedMachine(cpu=cpu_name(), cores=cores, gpu=None if device == "cpu" else gpu_name())

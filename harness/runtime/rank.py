@@ -18,14 +18,14 @@ from typing import Any
 
 import torch
 
+from harness.base.errors import UserError
+from harness.base.locks import TurnLock, find_lockable_path
 from harness.comm import engine, interfaces, launchers
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
-from harness.errors import UserError
 from harness.kernels.jit import report_compilations
 from harness.ledger import Ledger, clock_for
 from harness.ledger.tape import Event, Tape, take_median_times
-from harness.locks import TurnLock, find_lockable_path
 from harness.registry import hash_strategy_code
 from harness.runtime.checksums import (
     bit_checksums,

@@ -19,12 +19,11 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import torch
 
+from harness.base.device import peak_memory
+from harness.base.errors import RunError
 from harness.comm.axis import Axis
-from harness.device import peak_memory
-from harness.errors import RunError
 from harness.ledger import Amounts, AxisName, Direction, Key, Op, Phase, TensorName
 from harness.ledger.tape import Event
-from harness.models import SplitAccuracy
 from harness.results.schema import RUN_TABLES
 from harness.runtime.fault import Fault
 from harness.runtime.ledger_rows import LedgerRows, key_to_row
@@ -32,6 +31,7 @@ from harness.runtime.load import Reading, last_percent
 from harness.runtime.provenance import Affinity
 from harness.runtime.trainer import Epoch
 from harness.strategy import Context, RemoteRows
+from harness.strategy.models import SplitAccuracy
 
 Row = dict[str, Any]
 T = TypeVar("T")

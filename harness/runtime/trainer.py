@@ -10,18 +10,18 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from harness.base.device import is_gpu
 from harness.comm.grid import Grid
-from harness.device import is_gpu
 from harness.graph.blocks import Blocks
 from harness.kernels.step_numbers import StepNumbers
 from harness.ledger import Amounts, Key, Op, Phase, TensorName
-from harness.models import Operators, SplitAccuracy, Weight, group_by_part
-from harness.models.weights import init_weight
 from harness.runtime.epoch_graph import EpochGraph, require_graph_events
 from harness.runtime.load import Window, split_into_windows
 from harness.spec.spec import Training
 from harness.strategy import Context, Piece, Strategy
 from harness.strategy.admit import ORDINARY_EPOCHS
+from harness.strategy.models import Operators, SplitAccuracy, Weight, group_by_part
+from harness.strategy.models.weights import init_weight
 
 Judge = Callable[[Operators, Tensor], dict[str, float]]
 """Returns a score of the model's output for each split, the same on every rank."""

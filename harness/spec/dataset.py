@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from harness.validation import VERTICES, Frozen, Seed, check_name
+from harness.base.validation import VERTICES, Frozen, Seed, check_name
 
 COMPUTED = (
     "random",

@@ -6,8 +6,8 @@ from typing import Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from harness.documents import read_yaml
-from harness.validation import Frozen, format_value, unknown_name_error, validate
+from harness.base.documents import read_yaml
+from harness.base.validation import Frozen, format_value, unknown_name_error, validate
 
 
 class Constant(Frozen):

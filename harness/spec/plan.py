@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import BaseModel, Field, JsonValue
 
-from harness.documents import read_json
-from harness.errors import UserError
+from harness.base.documents import read_json
+from harness.base.errors import UserError
+from harness.base.validation import Frozen, validate
 from harness.spec.spec import Spec
-from harness.validation import Frozen, validate
 
 SCHEMA = 2
 SCALES = ("tiny", "laptop", "emulated", "published")

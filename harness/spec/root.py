@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 MARKER = Path("datasets") / "catalog"
 

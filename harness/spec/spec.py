@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
+from harness.base.validation import RANKS, VERTICES, WIDTH, Frozen, Seed, Setting, added_later, list_settings
 from harness.ledger import AxisName
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import Machine
-from harness.validation import RANKS, VERTICES, WIDTH, Frozen, Seed, Setting, added_later, list_settings
 
 Protocol = Literal["corrected", "faithful"]
 """The loss covers the labelled training vertices, or the vertices on which the paper's code trained."""

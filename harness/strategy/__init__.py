@@ -1,4 +1,4 @@
-"""The contract between the harness and a strategy, and the objects that a strategy works with."""
+"""The contract between the harness and a strategy, and what strategies work with: models and distributed operators."""
 
 from harness.comm.layout import Coordinates as Coordinates
 from harness.strategy.admit import Candidate as Candidate

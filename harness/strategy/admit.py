@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.validation import format_value
 from harness.graph.blocks import Blocks
 from harness.ledger import AxisName
 from harness.spec.spec import PARTS, ModelChoice, Spec, format_grid
 from harness.strategy.contract import Strategy
 from harness.strategy.facts import Facts
-from harness.validation import format_value
 
 
 class Ready(NamedTuple):

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from harness.base.validation import Frozen, format_value, validate
 from harness.comm.layout import Coordinates, coordinates, list_grids
 from harness.kernels import Csr
 from harness.ledger import AxisName, Direction, Op, TensorName
-from harness.models.gcn import MODELS
-from harness.models.weights import Part, Weight, Weights
 from harness.spec.spec import ModelChoice, Spec
 from harness.strategy.counts import WORD, Counts, Piece
 from harness.strategy.facts import Facts, list_weights
+from harness.strategy.models.gcn import MODELS
+from harness.strategy.models.weights import Part, Weight, Weights
 from harness.strategy.recurrence import DenseGraph, Recurrence
 from harness.strategy.reference_sampler import ReferenceSampler
-from harness.validation import Frozen, format_value, validate
 
 if TYPE_CHECKING:
-    from harness.models.operators import Operators
     from harness.strategy.context import Context
+    from harness.strategy.models.operators import Operators
 
 
 # The communication volume of a strategy: payload words of one rank and epoch, by row of the ledger.
@@ -453,7 +453,7 @@ EXPECTED: dict[str, tuple[str, IsValid]] = {
     "can_recompute": ("a bool", lambda value, _: isinstance(value, bool)),
     "models": (f"a tuple of {', '.join(KINDS)}", lambda value, _: _is_models(value)),
     "Params": (
-        "a class that derives from harness.validation.Frozen",
+        "a class that derives from harness.base.validation.Frozen",
         lambda value, _: isinstance(value, type) and issubclass(value, Frozen),
     ),
     "recurrence": (

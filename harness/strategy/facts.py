@@ -6,13 +6,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from harness.base.ranges import ranges_between, split_range
 from harness.graph.blocks import Blocks, assert_within
 from harness.graph.model import TRAIN, LabelTask, Permutation, Weighting, has_label
 from harness.kernels import Csr
 from harness.kernels.csr import META, make_meta_csr
-from harness.models.weights import Part, Weight
-from harness.ranges import ranges_between, split_range
 from harness.spec.spec import ModelChoice, Protocol
+from harness.strategy.models.weights import Part, Weight
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from harness.device import is_gpu, upload
+from harness.base.device import is_gpu, upload
 from harness.kernels import Csr
 from harness.kernels.spmm import ChooseKernel, cache_for_products
 from harness.ledger import TensorName

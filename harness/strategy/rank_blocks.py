@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.graph.blocks import Blocks, Rectangle, gather_features, resolve_rectangle
 from harness.graph.model import SPLITS, TRAIN
 from harness.kernels import Csr, cast, transpose

@@ -17,13 +17,10 @@ from pydantic import model_validator
 from torch import Tensor
 from torch.autograd import Function
 
+from harness.base.ranges import split_evenly
 from harness.comm.call import Call
 from harness.kernels import Csr
 from harness.ledger import AxisName, Op, Phase, TensorName, apply
-from harness.models import Part
-from harness.parallel.halo import Boundary
-from harness.parallel.row_strategy import RowOperators, RowStrategy, dense_bytes, reduce_all_gradients
-from harness.ranges import split_evenly
 from harness.strategies.cagnet.summa import run_stages
 from harness.strategies.cagnet.terms import (
     BACKWARD,
@@ -44,6 +41,14 @@ from harness.strategy import (
     PublishedCost,
     Quantity,
     Words,
+)
+from harness.strategy.models import Part
+from harness.strategy.parallel.halo import Boundary
+from harness.strategy.parallel.row_strategy import (
+    RowOperators,
+    RowStrategy,
+    dense_bytes,
+    reduce_all_gradients,
 )
 
 

@@ -4,16 +4,16 @@ Section IV-A6 of the paper proposes this, and the authors implemented it later. 
 together makes these rows few. The layouts are those of `oned`.
 
 Legend: N this rank's vertices, K the rows that arrive. A_NN is the block of A at this rank's own vertices, A_NK the
-other blocks without their empty columns (`harness.parallel.halo`).
+other blocks without their empty columns (`harness.strategy.parallel.halo`).
 """
 
 from torch import Tensor
 
 from harness.ledger import Op, TensorName
-from harness.parallel.halo import BlockRow, build_block_row
 from harness.strategies.cagnet.oned import Aggregation, RowScheme, WholeRows
 from harness.strategies.cagnet.terms import COL, ROW, MovedRows
 from harness.strategy import Context, Coordinates, Counts, Piece
+from harness.strategy.parallel.halo import BlockRow, build_block_row
 
 
 class NeededRows(Aggregation):

@@ -16,11 +16,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from harness.base.ranges import intersect_ranges, slice_range, split_evenly, split_part
 from harness.comm.axis import Axis
 from harness.comm.call import Call, Pending
 from harness.kernels.csr import PackedFormat
 from harness.ledger import Op, TensorName
-from harness.ranges import intersect_ranges, slice_range, split_evenly, split_part
 from harness.strategies.cagnet.terms import COL, ROW
 from harness.strategy import Context
 

@@ -18,13 +18,9 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.autograd import Function
 
+from harness.base.ranges import intersect_ranges, split_evenly, split_range
 from harness.kernels.csr import unpack
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
-from harness.models import Part, Weight
-from harness.parallel.gradients import Gradients
-from harness.parallel.norm import Epilogue, NormPlan, normalise_rows
-from harness.parallel.row_strategy import RowOperators, RowStrategy
-from harness.ranges import intersect_ranges, split_evenly, split_range
 from harness.strategies.cagnet.summa import PackedBlock, Split3D, SummaBlocks, redistribute_transposed
 from harness.strategies.cagnet.terms import (
     BACKWARD,
@@ -48,6 +44,10 @@ from harness.strategy import (
     Words,
     packed_bytes,
 )
+from harness.strategy.models import Part, Weight
+from harness.strategy.parallel.gradients import Gradients
+from harness.strategy.parallel.norm import Epilogue, NormPlan, normalise_rows
+from harness.strategy.parallel.row_strategy import RowOperators, RowStrategy
 
 
 class BlockParams(MessageParams):

@@ -18,8 +18,6 @@ from pydantic import Field
 from torch import Tensor
 
 from harness.ledger import AxisName, Direction, Op, TensorName, apply
-from harness.models import Operators, Weights
-from harness.parallel.row_strategy import RowOperators, RowStrategy
 from harness.strategies.g3.layers import make_attentions, make_convolutions
 from harness.strategies.g3.messages import Channels
 from harness.strategies.g3.pipeline import Pipeline, PipelinedLayers
@@ -36,6 +34,8 @@ from harness.strategy import (
     csr_bytes,
     transposed_index_bytes,
 )
+from harness.strategy.models import Operators, Weights
+from harness.strategy.parallel.row_strategy import RowOperators, RowStrategy
 
 P = AxisName.P
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD

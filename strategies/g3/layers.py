@@ -23,7 +23,9 @@ from harness.kernels.attention import (
 from harness.kernels.parts import hstack
 from harness.kernels.recorded import Kernels
 from harness.ledger import Op, TensorName
-from harness.models.gat import (
+from harness.strategies.g3.schedule import Bin, Message, Schedule, SetUp, select_bin_rows, slice_rows
+from harness.strategy import Context
+from harness.strategy.models.gat import (
     compute_scores,
     compute_scores_backward,
     concatenate_heads,
@@ -31,8 +33,6 @@ from harness.models.gat import (
     merge_heads_backward,
     split_heads,
 )
-from harness.strategies.g3.schedule import Bin, Message, Schedule, SetUp, select_bin_rows, slice_rows
-from harness.strategy import Context
 
 Receive = Callable[[], None]
 """Waits for the rows of other ranks that a bin needs."""

@@ -13,11 +13,11 @@ from torch.autograd import Function
 
 from harness.comm.call import Pending
 from harness.ledger import Op, Phase, TensorName
-from harness.parallel.prefetch import BackgroundThread
 from harness.strategies.g3.layers import BinLayer, Inputs, MakeLayer
 from harness.strategies.g3.messages import BACKWARD, FORWARD, Channels, Messages
 from harness.strategies.g3.schedule import Address, Schedule
 from harness.strategy import Context
+from harness.strategy.parallel.prefetch import BackgroundThread
 
 
 class PipelinedLayers(Function):

@@ -22,9 +22,9 @@ from harness.kernels import Csr, transpose
 from harness.kernels.csr import from_coo, row_indices, take
 from harness.kernels.parts import drop_empty_columns, hstack, nonempty_columns, select_rows
 from harness.ledger import AxisName, Direction, TensorName
-from harness.parallel.row_requests import request_rows
 from harness.strategies.g3.bins import BinList, BinOrder, cut_into_bins
 from harness.strategy import Context
+from harness.strategy.parallel.row_requests import request_rows
 
 Address = tuple[int, int]
 """A peer, and the number of a bin on the rank that owns the rows."""

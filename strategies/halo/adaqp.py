@@ -22,11 +22,11 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import pad
 
+from harness.base.validation import Frozen
 from harness.comm.call import Pending
 from harness.kernels.csr import take
 from harness.kernels.random import Purpose, random_order, uniform
 from harness.ledger import Direction, Op, TensorName
-from harness.parallel.halo import Halo, offset_positions
 from harness.strategies.halo.partition_parallel import (
     BACKWARD,
     FORWARD,
@@ -37,7 +37,7 @@ from harness.strategies.halo.partition_parallel import (
     PartOperators,
 )
 from harness.strategy import LONG, Context, Coordinates, Counts, DenseGraph, Promise, Recurrence
-from harness.validation import Frozen
+from harness.strategy.parallel.halo import Halo, offset_positions
 
 WIDTHS = (2, 4, 8)
 """The bits of an integer."""

@@ -19,13 +19,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harness.device import upload
+from harness.base.device import upload
 from harness.kernels import Csr, transpose
 from harness.kernels.csr import take
 from harness.kernels.parts import build_scatter_matrix, sample_rows
 from harness.kernels.random import Purpose, random_bits, uniform
 from harness.ledger import TensorName
-from harness.parallel.halo import Boundary, Halo, offset_positions
 from harness.strategies.halo.partition_parallel import (
     Exchange,
     LayerPart,
@@ -45,6 +44,7 @@ from harness.strategy import (
     ReferenceSampler,
     csr_bytes,
 )
+from harness.strategy.parallel.halo import Boundary, Halo, offset_positions
 
 # A sample of the boundary: the rows that one part sends to another in a step.
 #

@@ -20,7 +20,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.kernels import Csr, transpose
 from harness.kernels.csr import take
 from harness.kernels.jit import compiled
@@ -33,10 +33,6 @@ from harness.kernels.parts import (
     select_rows,
 )
 from harness.ledger import TensorName
-from harness.models import Part as WeightPart
-from harness.parallel.halo import Boundary, Halo
-from harness.parallel.row_attention import Edges, build_edges
-from harness.parallel.row_requests import is_in_block
 from harness.strategies.halo.partition_parallel import (
     Exchange,
     LayerPart,
@@ -59,6 +55,10 @@ from harness.strategy import (
     csr_bytes,
     transposed_index_bytes,
 )
+from harness.strategy.models import Part as WeightPart
+from harness.strategy.parallel.halo import Boundary, Halo
+from harness.strategy.parallel.row_attention import Edges, build_edges
+from harness.strategy.parallel.row_requests import is_in_block
 
 # The vertices of other parts that a part computes itself, with all rows that they depend on.
 #

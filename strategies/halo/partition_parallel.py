@@ -5,7 +5,7 @@ The systems of this family differ in three choices, which are passed to `PartOpe
 1. which rows cross the boundary: all (`LocalGraph.build_layers`), a sample (`bns`), or only those that the receiving
    rank does not compute itself (`neutronstar`);
 2. when a layer uses them: in the same step (`Exchange`) or in the next epoch (`pipegcn`);
-3. the kind of layer: a convolution (`PartMatrices`) or attention (`harness.parallel.row_attention`).
+3. the kind of layer: a convolution (`PartMatrices`) or attention (`harness.strategy.parallel.row_attention`).
 
 A layer multiplies a part's own rows and the received rows separately. In the backward pass, the gradients of received
 rows return to the owners, which add them in the order of the ranks. If the first layer aggregates features that never
@@ -29,10 +29,10 @@ from harness.comm.call import Call, CompletedCall, Pending
 from harness.kernels import Csr, transpose
 from harness.kernels.parts import build_scatter_matrix, hstack
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
-from harness.parallel.halo import Boundary, Halo, build_halo
-from harness.parallel.row_attention import Edges, attend_rows, build_edges
-from harness.parallel.row_strategy import RowOperators, RowStrategy, reduce_all_gradients
 from harness.strategy import Context, Coordinates, Counts, Piece, Words, csr_bytes, transposed_index_bytes
+from harness.strategy.parallel.halo import Boundary, Halo, build_halo
+from harness.strategy.parallel.row_attention import Edges, attend_rows, build_edges
+from harness.strategy.parallel.row_strategy import RowOperators, RowStrategy, reduce_all_gradients
 
 P = AxisName.P
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD

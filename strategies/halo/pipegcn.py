@@ -14,7 +14,6 @@ from torch import Tensor
 
 from harness.comm.call import Call, CompletedCall, Pending
 from harness.ledger import Direction, Op, TensorName
-from harness.parallel.halo import Halo
 from harness.strategies.halo.partition_parallel import (
     BACKWARD,
     FORWARD,
@@ -33,6 +32,7 @@ from harness.strategy import (
     Promise,
     Recurrence,
 )
+from harness.strategy.parallel.halo import Halo
 
 NAMES = {FORWARD: TensorName.H, BACKWARD: TensorName.DH}
 

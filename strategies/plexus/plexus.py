@@ -1,14 +1,14 @@
 """Plexus: full-graph training on a grid of X x Y x Z, with all optimisations of section 5 of its paper (SC 2025).
 
 Every matrix is split over two of the three axes and replicated along the third. The roles R, S and T of the axes rotate
-from layer to layer (`harness.parallel.roles`). Trained parameters, W and optionally the input features, are also split
-over the third axis, so that no two ranks train the same element.
+from layer to layer (`harness.strategy.parallel.roles`). Trained parameters, W and optionally the input features, are
+also split over the third axis, so that no two ranks train the same element.
 
 Legend: N vertices over R, K vertices over S, F features in over T, H features out over S, C classes as H.
 The paper's A, F, H, W, Q are our A, H, T, W, Z: T = A H, Z = T W. G = dL/dZ, dT = G W^T, dW = T^T G, dH = A^T dT.
 
 Differences from the authors' code: blocks are not padded, W and features are split between rows, and the loss sends two
-numbers per row instead of three (`harness.parallel.label_loss`).
+numbers per row instead of three (`harness.strategy.parallel.label_loss`).
 """
 
 from collections.abc import Sequence
@@ -19,24 +19,8 @@ from typing import ClassVar, Literal, NamedTuple
 from pydantic import Field
 from torch import Tensor
 
+from harness.base.ranges import intersect_ranges, split_evenly
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
-from harness.models import Part, Weight
-from harness.parallel.gradients import Gradients
-from harness.parallel.products import (
-    WEIGHT_GRADIENTS,
-    ProductAxes,
-    SparseFactor,
-    Striping,
-    WeightGradient,
-    aggregate_3d,
-    build_sparse_factor,
-    combine_3d,
-)
-from harness.parallel.roles import LayerShare, Roles, get_roles, split_piece
-from harness.parallel.rotating_layers import RotatingLayers, add_words
-from harness.parallel.rotating_layout import CUBE, FIRST, RotatingLayout
-from harness.parallel.row_strategy import RowOperators, dense_bytes
-from harness.ranges import intersect_ranges, split_evenly
 from harness.strategy import (
     WORD,
     Context,
@@ -51,6 +35,22 @@ from harness.strategy import (
     Words,
     csr_bytes,
 )
+from harness.strategy.models import Part, Weight
+from harness.strategy.parallel.gradients import Gradients
+from harness.strategy.parallel.products import (
+    WEIGHT_GRADIENTS,
+    ProductAxes,
+    SparseFactor,
+    Striping,
+    WeightGradient,
+    aggregate_3d,
+    build_sparse_factor,
+    combine_3d,
+)
+from harness.strategy.parallel.roles import LayerShare, Roles, get_roles, split_piece
+from harness.strategy.parallel.rotating_layers import RotatingLayers, add_words
+from harness.strategy.parallel.rotating_layout import CUBE, FIRST, RotatingLayout
+from harness.strategy.parallel.row_strategy import RowOperators, dense_bytes
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD

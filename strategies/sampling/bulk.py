@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.device import is_on_gpu
+from harness.base.device import is_on_gpu
 from harness.kernels import Csr, index_dtype
 from harness.kernels.parts import expected_distinct, select_rows
 from harness.ledger import Ledger, Phase, TensorName

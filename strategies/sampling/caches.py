@@ -23,10 +23,10 @@ from torch import Tensor
 
 from harness.kernels import Csr, row_indices
 from harness.kernels.jit import compiled
-from harness.parallel.row_requests import is_in_block
 from harness.strategies.sampling.features import Cache, CacheOwner, CachePolicy, HeldSizes, Lookup, ReadRows
 from harness.strategies.sampling.graph_placement import BlockLayout
 from harness.strategy import Coordinates, Counts
+from harness.strategy.parallel.row_requests import is_in_block
 
 RANKS_PER_PASS = 8
 """The number of ranks whose probabilities are computed in one pass over the graph: one float64 each, a cache line."""

@@ -15,14 +15,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from harness.base.validation import Frozen
 from harness.kernels import Csr
 from harness.kernels.attention import attend
 from harness.kernels.csr import row_indices, take, to_device
 from harness.kernels.parts import hstack
 from harness.ledger import TensorName
-from harness.models.gat import compute_scores, concatenate_heads, split_heads
-from harness.parallel.halo import build_block_row
-from harness.parallel.label_loss import LabelLoss
 from harness.strategies.sampling.composition import Composition, P, SampledStrategy
 from harness.strategies.sampling.features import HeldSizes, LocalFeatures, LocalStore
 from harness.strategies.sampling.graph_placement import BlockLayout, OwnSubgraph, Rank
@@ -35,7 +33,9 @@ from harness.strategies.sampling.sampler import (
     move_to_entries,
 )
 from harness.strategy import Coordinates, Counts, MiniBatch, Promise
-from harness.validation import Frozen
+from harness.strategy.models.gat import compute_scores, concatenate_heads, split_heads
+from harness.strategy.parallel.halo import build_block_row
+from harness.strategy.parallel.label_loss import LabelLoss
 
 
 class ClusterParams(Frozen):

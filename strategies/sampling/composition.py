@@ -21,16 +21,11 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.device import upload
+from harness.base.device import upload
 from harness.kernels import Csr, cast, transpose
 from harness.kernels.attention import transpose_with_positions
 from harness.kernels.random import Index
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
-from harness.models import Predictions, SplitAccuracy
-from harness.parallel.label_loss import LabelLoss, make_label_loss
-from harness.parallel.prefetch import Prefetcher
-from harness.parallel.row_attention import Edges, apply_per_head, attend_rows
-from harness.parallel.row_strategy import LayerOperators, RowStrategy, reduce_all_gradients, to_index_tensor
 from harness.strategies.sampling.features import FeaturePlacement, PendingRows
 from harness.strategies.sampling.graph_placement import (
     BlockLayout,
@@ -55,6 +50,16 @@ from harness.strategy import (
     label_bytes,
 )
 from harness.strategy.counts import LABELS, select_values
+from harness.strategy.models import Predictions, SplitAccuracy
+from harness.strategy.parallel.label_loss import LabelLoss, make_label_loss
+from harness.strategy.parallel.prefetch import Prefetcher
+from harness.strategy.parallel.row_attention import Edges, apply_per_head, attend_rows
+from harness.strategy.parallel.row_strategy import (
+    LayerOperators,
+    RowStrategy,
+    reduce_all_gradients,
+    to_index_tensor,
+)
 
 P = AxisName.P
 

@@ -21,15 +21,19 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from harness.base.device import upload
+from harness.base.ranges import split_evenly
 from harness.comm.call import CompletedCall, Pending
-from harness.device import upload
 from harness.kernels import Csr
 from harness.kernels.attention import attend, softmax_torch
 from harness.kernels.parts import extract_block
 from harness.ledger import Op, Phase, TensorName
-from harness.models.gat import compute_scores, concatenate_heads, split_heads
-from harness.parallel.label_loss import LabelLoss
-from harness.parallel.row_requests import (
+from harness.strategies.sampling.graph_placement import BlockLayout, GlobalReplay, Rank, WordCount
+from harness.strategies.sampling.sampler import Sampler
+from harness.strategy import Coordinates, Counts, Once, Piece, compute_every_time, require_entries
+from harness.strategy.models.gat import compute_scores, concatenate_heads, split_heads
+from harness.strategy.parallel.label_loss import LabelLoss
+from harness.strategy.parallel.row_requests import (
     RowRequests,
     invert_permutation,
     is_in_block,
@@ -37,10 +41,6 @@ from harness.parallel.row_requests import (
     select_owner,
     sort_by_owner,
 )
-from harness.ranges import split_evenly
-from harness.strategies.sampling.graph_placement import BlockLayout, GlobalReplay, Rank, WordCount
-from harness.strategies.sampling.sampler import Sampler
-from harness.strategy import Coordinates, Counts, Once, Piece, compute_every_time, require_entries
 
 ReadRows = Callable[[range], Csr]
 """Reads a range of rows of the graph, with all columns."""

@@ -16,21 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from harness.device import upload
+from harness.base.device import upload
+from harness.base.ranges import split_evenly
 from harness.kernels import Csr, from_coo, row_indices
 from harness.kernels.parts import expected_distinct, select_rows, vstack
 from harness.ledger import AxisName, Op, Phase, TensorName
-from harness.parallel.row_requests import (
-    count_by_owner,
-    fetch_matrix_rows,
-    find_owners,
-    invert_permutation,
-    is_in_block,
-    request_rows,
-    resolve_in_replay,
-    sum_parts,
-)
-from harness.ranges import split_evenly
 from harness.strategies.sampling.bulk import Bulk, BulkGraph, SampledLayer, SumMasses
 from harness.strategies.sampling.graph_placement import (
     BlockLayout,
@@ -42,6 +32,16 @@ from harness.strategies.sampling.graph_placement import (
 from harness.strategies.sampling.matrices import BatchStack, draw_rows, one_batch
 from harness.strategies.sampling.sampler import DrawKey, DrawRows, GraphView
 from harness.strategy import require_entries
+from harness.strategy.parallel.row_requests import (
+    count_by_owner,
+    fetch_matrix_rows,
+    find_owners,
+    invert_permutation,
+    is_in_block,
+    request_rows,
+    resolve_in_replay,
+    sum_parts,
+)
 
 ROW, COL = AxisName.ROW, AxisName.COL
 

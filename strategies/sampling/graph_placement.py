@@ -22,15 +22,6 @@ from harness.kernels import Csr
 from harness.kernels.csr import index_dtype
 from harness.kernels.parts import extract_block, select_rows, vstack
 from harness.ledger import AxisName, Direction, Ledger, Op, TensorName
-from harness.parallel.halo import Boundary
-from harness.parallel.row_requests import (
-    fetch_matrix_rows,
-    invert_permutation,
-    is_in_block,
-    request_rows,
-    select_owner,
-    sort_by_owner,
-)
 from harness.strategies.sampling.sampler import DrawKey, DrawRows, GraphView, Sampler
 from harness.strategy import (
     Context,
@@ -42,6 +33,15 @@ from harness.strategy import (
     Piece,
     Words,
     compute_every_time,
+)
+from harness.strategy.parallel.halo import Boundary
+from harness.strategy.parallel.row_requests import (
+    fetch_matrix_rows,
+    invert_permutation,
+    is_in_block,
+    request_rows,
+    select_owner,
+    sort_by_owner,
 )
 
 

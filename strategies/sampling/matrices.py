@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from harness.device import is_on_gpu, upload
+from harness.base.device import is_on_gpu, upload
 from harness.kernels import from_coo, row_indices
 from harness.kernels.csr import Csr, index_dtype, relabel_columns
 from harness.kernels.parts import extract_block

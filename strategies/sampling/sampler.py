@@ -18,7 +18,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harness.device import can_run_triton, is_on_gpu, upload
+from harness.base.device import can_run_triton, is_on_gpu, upload
+from harness.base.ranges import split_evenly_part
+from harness.base.validation import Frozen
 from harness.kernels import Csr, row_indices, to_device
 from harness.kernels.csr import index_dtype, relabel_columns
 from harness.kernels.induced import induced_submatrix
@@ -26,7 +28,6 @@ from harness.kernels.parts import expected_distinct, nonempty_columns
 from harness.kernels.random import Purpose, Seed, derive_key, random_bits_numba, uniform
 from harness.kernels.shuffle import random_permutation
 from harness.ledger import TensorName
-from harness.ranges import split_evenly_part
 from harness.strategies.sampling import vectorised
 from harness.strategies.sampling.neighbour_loops import (
     count_sampled,
@@ -35,7 +36,6 @@ from harness.strategies.sampling.neighbour_loops import (
     sort_by_position,
 )
 from harness.strategy import LONG, MiniBatch
-from harness.validation import Frozen
 
 MAX_FANOUT = 1 << 12
 """A row must have fewer draws, because the counter of a random number has 12 bits for them."""

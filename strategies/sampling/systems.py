@@ -21,6 +21,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from harness.base.validation import Frozen
 from harness.ledger import AxisName
 from harness.strategies.sampling.bulk import Algorithm1, Bulk, Distribution
 from harness.strategies.sampling.caches import EvictingPolicy, LikelyPolicy, PopularPolicy
@@ -37,7 +38,6 @@ from harness.strategies.sampling.reference_samplers import (
 )
 from harness.strategies.sampling.sampler import BatchSchedule, FanoutParams, NodesByImportance, fanout_per_hop
 from harness.strategy import MessageParams, Promise
-from harness.validation import Frozen
 
 D, ROW, COL = AxisName.D, AxisName.ROW, AxisName.COL
 

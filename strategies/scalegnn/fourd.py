@@ -9,21 +9,21 @@ from typing import NamedTuple, Self
 from pydantic import Field
 from torch import Tensor
 
+from harness.base.device import record_upload
 from harness.comm.axis import Axis
-from harness.device import record_upload
 from harness.kernels import Csr, to_device
 from harness.kernels.random import Index
 from harness.ledger import AxisName, Op, Phase, TensorName
-from harness.models import Predictions, SplitAccuracy
-from harness.parallel.gradients import Gradients
-from harness.parallel.label_loss import LabelLoss, make_label_loss
-from harness.parallel.prefetch import Prefetcher
-from harness.parallel.products import ProductAxes, SparseFactor, Stripe, aggregate_3d, linear_3d
-from harness.parallel.reshard import Cuts
-from harness.parallel.rotating_layers import RotatingLayers
-from harness.parallel.rotating_layout import RotatingLayout
-from harness.parallel.uniform import BlockSampler, UniformSampler, find_places
 from harness.strategy import Context, MessageParams, Strategy
+from harness.strategy.models import Predictions, SplitAccuracy
+from harness.strategy.parallel.gradients import Gradients
+from harness.strategy.parallel.label_loss import LabelLoss, make_label_loss
+from harness.strategy.parallel.prefetch import Prefetcher
+from harness.strategy.parallel.products import ProductAxes, SparseFactor, Stripe, aggregate_3d, linear_3d
+from harness.strategy.parallel.reshard import Cuts
+from harness.strategy.parallel.rotating_layers import RotatingLayers
+from harness.strategy.parallel.rotating_layout import RotatingLayout
+from harness.strategy.parallel.uniform import BlockSampler, UniformSampler, find_places
 
 D = AxisName.D
 

@@ -1,8 +1,8 @@
 """ScaleGNN: mini-batches on a grid of D x X x Y x Z ranks, drawn without communication (sections III and IV).
 
 Each of D groups trains on its own samples, split over X x Y x Z ranks as Plexus splits the whole graph; the roles R, S
-and T rotate from layer to layer (`harness.parallel.roles`). A rank holds its blocks of the whole graph, samples from
-them, and evaluates on them. All groups train the same weights, and their gradients are summed.
+and T rotate from layer to layer (`harness.strategy.parallel.roles`). A rank holds its blocks of the whole graph,
+samples from them, and evaluates on them. All groups train the same weights, and their gradients are summed.
 
 Legend: N sampled vertices over R, K over S, F features in over T, H features out over S, C classes.
 The paper's A_S, X_h, H_agg, X_conv are our A, H, T, Z: T = A H, Z = T W. G = dL/dZ, dT = G W^T, dW = T^T G,
@@ -18,12 +18,6 @@ from torch import Tensor
 
 from harness.kernels import Csr
 from harness.ledger import AxisName, Direction, Op, TensorName
-from harness.models import Weight
-from harness.parallel.roles import LayerShare
-from harness.parallel.rotating_layers import add_words
-from harness.parallel.rotating_layout import CUBE, RotatingLayout, X, Y, Z
-from harness.parallel.row_strategy import dense_bytes
-from harness.parallel.uniform import UniformSampler, find_places
 from harness.strategies.scalegnn.fourd import FourD, Samples, ScaleGNNParams
 from harness.strategy import (
     Context,
@@ -38,6 +32,12 @@ from harness.strategy import (
     Words,
     csr_bytes,
 )
+from harness.strategy.models import Weight
+from harness.strategy.parallel.roles import LayerShare
+from harness.strategy.parallel.rotating_layers import add_words
+from harness.strategy.parallel.rotating_layout import CUBE, RotatingLayout, X, Y, Z
+from harness.strategy.parallel.row_strategy import dense_bytes
+from harness.strategy.parallel.uniform import UniformSampler, find_places
 
 D = AxisName.D
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD

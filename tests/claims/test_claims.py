@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.held_out import draw_from_strata
+from harness.base.errors import UserError
 from harness.claims import Claim, Evidence, Result, read_claims, select
 from harness.claims.estimates import (
     Choices,
@@ -25,7 +26,6 @@ from harness.claims.estimates import (
 from harness.claims.formula import Formula
 from harness.claims.verdicts import ClaimHeading, Source, compare, judge
 from harness.cli import main
-from harness.errors import UserError
 from harness.experiment.expand import expand
 from harness.experiment.experiment_file import load_experiment
 from harness.experiment.scales import select_scale

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.base.errors import UserError
 from harness.claims import Evidence, read_claims
 from harness.claims.arguments import list_known_names
 from harness.claims.estimates import Estimate
@@ -13,7 +14,6 @@ from harness.claims.formulas import FORMULAS
 from harness.claims.formulas.runs import combine
 from harness.claims.selection import Selection, parse_selection, select
 from harness.claims.verdicts import judge
-from harness.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = {claim.id: claim for claims in read_claims(ROOT).values() for claim in claims}

@@ -7,8 +7,8 @@ import pytest
 from harness.claims import Evidence, read_claims
 from harness.claims.printed_runs import find_printed_value
 from harness.cli import main
-from harness.figures.framed_tables import KINDS
-from harness.figures.kind import read_tables
+from harness.report.figures.framed_tables import KINDS
+from harness.report.figures.kind import read_tables
 from harness.results.parquet import read_collected
 
 ROOT = Path(__file__).parents[2]

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from harness.base.errors import UserError
+from harness.base.validation import validate
 from harness.claims import Claim, ClaimFilter, Evidence, Result, judge_all, make_scoreboard, read_claims
 from harness.claims.claims import TRANSCRIBED
 from harness.claims.estimates import Estimate
@@ -16,13 +18,11 @@ from harness.claims.scoreboard import make_error_table
 from harness.claims.selection import Selection
 from harness.claims.units import UNITS, find_conversion
 from harness.claims.verdicts import Verdict, classify_error, compare, find_fitted_card, judge
-from harness.errors import UserError
 from harness.experiment.expand import expand
 from harness.experiment.experiment_file import load_experiment
 from harness.experiment.scales import select_scale
+from harness.graph.store.catalog import list_cards, load_card
 from harness.spec.machine_card import FittedResult, list_machines, load_machine_card
-from harness.store.catalog import list_cards, load_card
-from harness.validation import validate
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = {claim.id: claim for claims in read_claims(ROOT).values() for claim in claims}

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from harness.base.validation import list_settings
 from harness.cli import main
 from harness.cli.app import REMOVED, Parsed, make_app, parse
-from harness.commands import SECTIONS, VERBS
-from harness.commands.request import list_options
-from harness.commands.verb import load_verb
+from harness.cli.commands import SECTIONS, VERBS
+from harness.cli.commands.request import list_options
+from harness.cli.commands.verb import load_verb
 from harness.registry import load_strategy, registered_strategies
 from harness.spec.spec import Spec, list_spec_keys
-from harness.validation import list_settings
 
 MOST_VERBS = 20
 """The verbs on the first screen, at most."""

@@ -9,6 +9,7 @@ import pytest
 
 from harness.cli import main
 from harness.experiment.known_graph import facts_of_card
+from harness.graph.store.catalog import load_card
 from harness.prediction import epoch as prediction
 from harness.prediction.advice import Advice, PartialSearch
 from harness.prediction.epoch import predict, replay_ranks
@@ -20,7 +21,6 @@ from harness.results.record import read_record
 from harness.spec.machine_card import load_machine, load_machine_card
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
-from harness.store.catalog import load_card
 from harness.strategy import Ready, admit
 
 pytestmark = pytest.mark.long

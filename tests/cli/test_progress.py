@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from harness.base.progress import OnStep
 from harness.claims import ClaimFilter, Evidence, judge_all
 from harness.cli import main
+from harness.cli.commands.output import View
 from harness.cli.terminal import TerminalReporter
-from harness.commands.output import View
-from harness.figures.framed_tables import KINDS, FramedTables
-from harness.progress import OnStep
-from harness.report import write_report
+from harness.report.figures.framed_tables import KINDS, FramedTables
+from harness.report.page import write_report
 from harness.results.collect import collect
 
 ROOT = Path(__file__).parents[2]

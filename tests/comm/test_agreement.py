@@ -11,7 +11,7 @@ from harness.comm.call import compare_calls
 from harness.comm.grid import Grid
 from harness.ledger import AxisName, Key, Ledger, TensorName
 from harness.ledger.tape import OutlineEvent, Tape, outline_events
-from harness.replay import Meter
+from harness.prediction.replay import Meter
 
 P, H, W, DH = AxisName.P, TensorName.H, TensorName.W, TensorName.DH
 ROWS = (3, 2, 2)

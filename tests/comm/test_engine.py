@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from harness.base.errors import UserError
 from harness.comm import engine, launchers
 from harness.comm.engine import Engine
 from harness.comm.launchers import RankPlace
-from harness.errors import UserError
 
 
 def test_process_without_a_launcher_is_a_world_of_one() -> None:

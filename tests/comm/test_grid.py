@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from harness.base.errors import UserError
 from harness.comm.grid import Grid
-from harness.errors import UserError
 from harness.ledger import AxisName, Ledger, TensorName
 
 D, X, Y, Z = AxisName.D, AxisName.X, AxisName.Y, AxisName.Z

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from harness.base.errors import UserError
 from harness.comm import rendezvous, world_store
 from harness.comm.engine import _is_bound, parse_network
 from harness.comm.hosts import get_master_address, get_world_name, parse_first_host
 from harness.comm.interfaces import get_own_address
 from harness.comm.launchers import RankPlace, detect_launcher, read_place
 from harness.comm.rendezvous import RENDEZVOUS, Rendezvous, find_address, publish_address
-from harness.errors import UserError
 
 # As found in task 5 of `srun -N 2 -n 8 --ntasks-per-node=4` inside a batch job.
 STEP = {

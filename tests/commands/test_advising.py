@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.commands.advising import AdviseAnswer, advise
+from harness.cli.commands.advising import AdviseAnswer, advise
 from harness.prediction import card_status
 from harness.prediction.advice import TunedOption
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from harness import __version__
-from harness.commands.checking import CheckAnswer, CheckRequest, check
-from harness.commands.output import View
-from harness.commands.rendering import render_text
+from harness.cli.commands.checking import CheckAnswer, CheckRequest, check
+from harness.cli.commands.output import View
+from harness.cli.commands.rendering import render_text
 from harness.conformance import Finding
 from harness.conformance.mismatch import Mismatch
 from harness.registry import hash_strategy_code

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from harness.commands.counting import WordsAnswer, words
-from harness.commands.output import EVERYTHING, View
-from harness.commands.rendering import render_text
+from harness.cli.commands.counting import WordsAnswer, words
+from harness.cli.commands.output import EVERYTHING, View
+from harness.cli.commands.rendering import render_text
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from harness.cli import main
-from harness.commands.comparing import CompareAnswer
-from harness.commands.output import EVERYTHING, Headline, View
-from harness.commands.run_facts import format_grid_of
+from harness.cli.commands.comparing import CompareAnswer
+from harness.cli.commands.output import EVERYTHING, Headline, View
+from harness.cli.commands.run_facts import format_grid_of
 from harness.registry import load_strategy, registered_strategies
 from harness.results.collect import collect
 from harness.results.launch_intervals import Interval
@@ -109,7 +109,7 @@ def test_claims_begin_with_the_scoreboard_and_cut_long_tables(
 
 
 def test_frame_of_a_collection_is_its_table_of_runs(synthetic: SimpleNamespace, tmp_path: Path) -> None:
-    from harness.commands.evaluating import CollectAnswer, CollectRequest
+    from harness.cli.commands.evaluating import CollectAnswer, CollectRequest
 
     synthetic.write_ok(tmp_path / "runs", synthetic.make_spec("serial", "tiny", {"p": 1}), 1.0)
     collection = collect(tmp_path / "runs", tmp_path)
@@ -126,7 +126,7 @@ def test_highlighted_strategies_and_formats_are_passed_to_the_figures(
         seen.append((chosen, formats))
         return []
 
-    monkeypatch.setattr("harness.figures.draw_all", draw_all)
+    monkeypatch.setattr("harness.report.figures.draw_all", draw_all)
     given = ["figures", "--tables", str(study / "tables"), "--out", str(tmp_path)]
     assert main([*given, "--highlight", "plexus,rdm"]) == 0
     assert main([*given, "--pictures", "svg"]) == 0

@@ -10,11 +10,11 @@ import pytest
 
 from harness.cli import main
 from harness.cli.app import Parsed, make_app, parse
-from harness.commands import VERBS
-from harness.commands.answer import Answer
-from harness.commands.output import EVERYTHING, Command, Table, View
-from harness.commands.rendering import render_text
-from harness.commands.verb import SILENT
+from harness.cli.commands import VERBS
+from harness.cli.commands.answer import Answer
+from harness.cli.commands.output import EVERYTHING, Command, Table, View
+from harness.cli.commands.rendering import render_text
+from harness.cli.commands.verb import SILENT
 from harness.registry import load_strategy
 from harness.spec.spec import AxisName
 from harness.strategy.admit import parse_grid

@@ -7,10 +7,10 @@ import pytest
 
 import harness
 from harness.cli import main
-from harness.commands.output import Table, View
-from harness.commands.running import RunAnswer
-from harness.launch.series import list_launches
+from harness.cli.commands.output import Table, View
+from harness.cli.commands.running import RunAnswer
 from harness.results.launch_intervals import compute_median_interval
+from harness.runtime.launch.series import list_launches
 from harness.spec.spec import Spec, canonical_json
 
 SETTINGS = {"training.epochs": 2, "training.warmup": 1}

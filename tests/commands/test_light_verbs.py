@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands import VERBS
+from harness.cli.commands import VERBS
 
 HEAVY = {"torch", "numba", "pandas", "matplotlib", "snakemake"}
 CALL = f"""
@@ -68,7 +68,7 @@ def test_verb_imports_what_it_uses(verb: str, allowed: set[str], results: Path) 
 
 
 def test_parser_of_a_verb_imports_no_other_verb(results: Path) -> None:
-    modules = {verb.function.partition(":")[0] for verb in VERBS.values()} - {"harness.commands.listing"}
+    modules = {verb.function.partition(":")[0] for verb in VERBS.values()} - {"harness.cli.commands.listing"}
     code = CALL.replace(repr(HEAVY), repr(modules))
     assert call(["list", "machines"], results, code) == set()
 
@@ -83,7 +83,7 @@ def test_ranks_write_their_tables_without_pandas(results: Path) -> None:
     """A rank has imported what the fork server has, and what it needed itself."""
     code = """
 import sys
-from harness.launch.fork_server import PRELOADED_MODULES
+from harness.runtime.launch.fork_server import PRELOADED_MODULES
 from importlib import import_module
 for module in PRELOADED_MODULES:
     import_module(module)

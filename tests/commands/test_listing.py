@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.cli import main
-from harness.commands.listing import list_names, shorten_paper
+from harness.cli.commands.listing import list_names, shorten_paper
 from harness.experiment.expand import expand
 from harness.experiment.experiment_file import load_experiment
 from harness.registry import load_strategy, registered_strategies

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from harness.commands.answer import Answer
-from harness.commands.output import Block, Command, FactList, Headline, Raw, Table, TableColumn, View
-from harness.commands.rendering import make_console, render, render_text
-from harness.formatting import format_seconds, format_si
+from harness.base.formatting import format_seconds, format_si
+from harness.cli.commands.answer import Answer
+from harness.cli.commands.output import Block, Command, FactList, Headline, Raw, Table, TableColumn, View
+from harness.cli.commands.rendering import make_console, render, render_text
 
 COLUMNS = (
     TableColumn("name", "strategy"),

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
-from harness.commands.output import View
-from harness.commands.planning import PlanAnswer, PlanRequest, plan
-from harness.commands.rendering import render_text
-from harness.slurm.jobs import JobCost, JobGroup
+from harness.cli.commands.output import View
+from harness.cli.commands.planning import PlanAnswer, PlanRequest, plan
+from harness.cli.commands.rendering import render_text
+from harness.runtime.slurm.jobs import JobCost, JobGroup
 
 SMOKE = Path(__file__).parents[2] / "workflows/experiments/smoke.yaml"
 

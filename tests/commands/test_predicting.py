@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.commands import predicting
+from harness.cli.commands import predicting
 from harness.prediction import card_status
 from harness.prediction.pricing import list_constants
 from harness.spec.machine_card import list_machines, load_machine_card

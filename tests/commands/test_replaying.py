@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from harness.commands.counting import words
-from harness.commands.output import EVERYTHING, View
-from harness.commands.rendering import render_text
-from harness.commands.replaying import ReplayAnswer
-from harness.formatting import format_bytes, format_si
+from harness.base.formatting import format_bytes, format_si
+from harness.cli.commands.counting import words
+from harness.cli.commands.output import EVERYTHING, View
+from harness.cli.commands.rendering import render_text
+from harness.cli.commands.replaying import ReplayAnswer
 
 N, WIDTHS = 131072, [64, 16, 16, 16]
 SENT = N * (sum(WIDTHS[:-1]) + sum(WIDTHS[1:]))

@@ -8,8 +8,9 @@ import pytest
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from harness.commands.answer import Answer
-from harness.commands.request import (
+from harness.base.errors import UserError
+from harness.cli.commands.answer import Answer
+from harness.cli.commands.request import (
     CONFIG,
     OptionStyle,
     RankCounts,
@@ -17,8 +18,7 @@ from harness.commands.request import (
     Settings,
     make_request,
 )
-from harness.commands.verb import SILENT, Reporter, verb
-from harness.errors import UserError
+from harness.cli.commands.verb import SILENT, Reporter, verb
 
 
 @dataclass(frozen=True, config=CONFIG)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import harness
+from harness.base.errors import UserError
+from harness.base.formatting import format_seconds
 from harness.cli import main
-from harness.commands.output import EVERYTHING, Command, FactList, Headline, View
-from harness.commands.run_facts import name_metric
-from harness.commands.running import RunAnswer
-from harness.errors import UserError
-from harness.formatting import format_seconds
+from harness.cli.commands.output import EVERYTHING, Command, FactList, Headline, View
+from harness.cli.commands.run_facts import name_metric
+from harness.cli.commands.running import RunAnswer
 
 pytestmark = pytest.mark.usefixtures("ranks_at_hand")
 

@@ -3,13 +3,13 @@
 import shlex
 from pathlib import Path
 
-from harness.commands.answer import Answer
-from harness.commands.output import Command, View
-from harness.commands.rendering import render_text
-from harness.commands.scaffolding import new_project, new_strategy
-from harness.commands.surveying import CalibrationAnswer, LinksAnswer, SurveyAnswer, list_constants
-from harness.doctor.survey import SurveyItem
-from harness.formatting import GB
+from harness.base.formatting import GB
+from harness.cli.commands.answer import Answer
+from harness.cli.commands.output import Command, View
+from harness.cli.commands.rendering import render_text
+from harness.cli.commands.scaffolding import new_project, new_strategy
+from harness.cli.commands.surveying import CalibrationAnswer, LinksAnswer, SurveyAnswer, list_constants
+from harness.cli.doctor.survey import SurveyItem
 from harness.prediction.calibration.links import LinkMeasurement, make_constant
 from harness.spec.machine_card import MeasuredLink
 

@@ -16,7 +16,6 @@ from torch.nn.functional import dropout
 from harness.comm.call import Call, CompletedCall, Pending
 from harness.kernels import Csr
 from harness.ledger import AxisName, Direction, Op, TensorName
-from harness.models import SplitAccuracy
 from harness.strategies.cagnet.oned import OneD, WholeRows
 from harness.strategies.distgnn import CopiedRows, DistGnn
 from harness.strategies.halo.adaqp import AdaQP, QuantizedOperators
@@ -33,6 +32,7 @@ from harness.strategies.sancus import Sancus
 from harness.strategies.scalegnn.fourd import FourD, Samples
 from harness.strategies.scalegnn.scalegnn import ScaleGNN
 from harness.strategy import IGNORED, LONG, Context, Coordinates, Counts, Words
+from harness.strategy.models import SplitAccuracy
 
 
 class LostSumRows(WholeRows):

@@ -9,7 +9,7 @@ from harness.conformance.account import Seen, Sent, account, count_epoch_words, 
 from harness.conformance.case import Case
 from harness.conformance.laws import ScipyCounts
 from harness.ledger import Direction, Op, TensorName
-from harness.replay import replay
+from harness.prediction.replay import replay
 from harness.spec.spec import Spec
 from harness.strategy import Quantity, WordsKey
 from tests.conformance.mutants import __file__ as mutants

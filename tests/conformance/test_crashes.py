@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from harness.base.errors import UserError
 from harness.cli.app import make_app, parse
-from harness.commands.checking import CheckAnswer, CheckRequest
-from harness.commands.output import Command, View
-from harness.commands.rendering import render_text
+from harness.cli.commands.checking import CheckAnswer, CheckRequest
+from harness.cli.commands.output import Command, View
+from harness.cli.commands.rendering import render_text
 from harness.conformance.case import Case
 from harness.conformance.case_list import make_case
 from harness.conformance.kit import check, check_case
 from harness.conformance.laws import Finding
-from harness.errors import UserError
 from harness.ledger import AxisName
 from tests.conformance.test_examples import CODE
 

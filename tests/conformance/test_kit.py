@@ -18,11 +18,11 @@ from harness.conformance import Extent, check
 from harness.conformance.case import Case
 from harness.conformance.kit import Runner
 from harness.conformance.laws import LOOK
-from harness.launch.worker_pool import Pool
-from harness.models.operators import Operators
-from harness.parallel.row_strategy import RowStrategy
 from harness.registry import registered_strategies
+from harness.runtime.launch.worker_pool import Pool
 from harness.strategy import Strategy
+from harness.strategy.models.operators import Operators
+from harness.strategy.parallel.row_strategy import RowStrategy
 from tests.python_path import with_python_path
 
 pytestmark = pytest.mark.long

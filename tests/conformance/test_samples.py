@@ -12,7 +12,6 @@ from harness.conformance.case import Case
 from harness.conformance.case_list import list_cases, list_choices, make_case
 from harness.conformance.samples import check_samples, choose_cases
 from harness.kernels import Csr
-from harness.parallel.uniform import UniformSampler
 from harness.registry import load_strategy, registered_strategies
 from harness.spec.spec import StrategyChoice
 from harness.strategies.halo import bns
@@ -23,6 +22,7 @@ from harness.strategies.sampling.matrices import BatchStack
 from harness.strategies.sampling.reference_samplers import NeighbourReference
 from harness.strategies.sampling.sampler import DrawKey, DrawRows, NodesByImportance
 from harness.strategy import DenseBatch, MiniBatch
+from harness.strategy.parallel.uniform import UniformSampler
 
 
 def find_case(name: str, **params: object) -> Case:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.comm.engine import Engine
-from harness.launch.worker_pool import Pool
+from harness.runtime.launch.worker_pool import Pool
 from tests.python_path import with_python_path
 
 FAKE = Path(__file__).parent / "fake"
@@ -19,7 +19,7 @@ FAKE = Path(__file__).parent / "fake"
 @pytest.fixture(scope="session")
 def with_gpus() -> dict[str, str]:
     """The environment of a process that finds eight fake GPUs. The first to ask compiles them, in half a minute."""
-    from harness.locks import acquire_lock
+    from harness.base.locks import acquire_lock
 
     if shutil.which("c++") is None:
         absent = "the fake GPUs need a C++ compiler named c++"

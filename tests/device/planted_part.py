@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks import gpu
 from benchmarks.gpu_common import BrokenLawError, Part, Row, Size
 from benchmarks.gpu_parts import PARTS
-from harness.errors import UserError
+from harness.base.errors import UserError
 
 ITEMS = ("first", "raises", "refuses", "breaks a law", "hangs", "dies", "faults", "last")
 

@@ -11,17 +11,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from harness.base.device import DeviceGraph, GraphClock
+from harness.base.errors import UserError
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.conformance.case import Case
 from harness.conformance.graphs import compare_graph
-from harness.device import DeviceGraph, GraphClock
-from harness.errors import UserError
-from harness.launch.worker_pool import RankError
 from harness.ledger import Ledger, clock_for
 from harness.registry import load_strategy, registered_strategies
 from harness.runtime import epoch_graph
+from harness.runtime.launch.worker_pool import RankError
 from harness.runtime.trainer import Trainer
 from harness.spec.spec import Spec
 
@@ -135,9 +135,9 @@ def waits_of_a_replay(case: Case) -> list[tuple[str, str]]:
 def test_replay_waits_once_and_uploads_only_what_differs(on_gpus: OnGpus) -> None:
     """Adam's numbers and the keys of two masks go up together from pinned memory, for which the host does not wait."""
     case = case_of("plexus", 2, model={"dropout": 0.5}, training={"cuda_graph": True})
-    upload = ("host to device, pinned", "harness/device.py")
+    upload = ("host to device, pinned", "harness/base/device.py")
     for waits in on_gpus(2, waits_of_a_replay, case):
-        assert sorted(waits) == [upload, ("synchronize device", "harness/device.py")]
+        assert sorted(waits) == [upload, ("synchronize device", "harness/base/device.py")]
 
 
 def test_torch_without_graph_events_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from harness.base.ranges import split_evenly
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.conformance.case import make_check_graph
@@ -25,7 +26,6 @@ from harness.kernels.spmm import (
     multiply_library_blocked,
     spmm,
 )
-from harness.ranges import split_evenly
 from harness.strategies.sampling.bulk import Algorithm1, Bulk
 from harness.strategies.sampling.caches import EvictingCache
 from harness.strategies.sampling.clusters import JoinedClusters

@@ -20,11 +20,11 @@ from harness.conformance.case import Case, RankResult, train_rank
 from harness.conformance.kit import COSTLY, ON_GPUS
 from harness.kernels.spmm import CACHED_PRODUCTS
 from harness.ledger import AxisName, Ledger, clock_for
-from harness.parallel import prefetch
+from harness.prediction.replay import replay
 from harness.registry import load_strategy, registered_strategies
-from harness.replay import replay
 from harness.runtime.trainer import Epoch, Trainer
 from harness.spec.spec import Spec
+from harness.strategy.parallel import prefetch
 
 OnGpus = Callable[..., list[Any]]
 STRATEGIES = sorted(entry.name for entry in registered_strategies())
@@ -34,7 +34,7 @@ ELSEWHERE = {"pyg": "pyg-lib and torch-sparse, which it samples with, are not am
 STATED = {
     "harness/kernels/parts.py": "the sizes of frontiers, of subgraphs and of one batch of a bulk",
     "harness/kernels/csr.py": "the number of candidates of a layer of bulk-ladies",
-    "harness/parallel/row_requests.py": "the number of rows that others ask for, and their lengths",
+    "harness/strategy/parallel/row_requests.py": "the number of rows that others ask for, and their lengths",
     "strategies/sampling/vectorised.py": "the number of entries drawn, and of vertices in a bulk",
     "strategies/sampling/sampler.py": "the number of vertices that GraphSAINT draws more than once",
     "strategies/sampling/caches.py": "the number of hits in a cache, and of rows that leave it",
@@ -193,7 +193,7 @@ def test_a_timed_epoch_waits_once_for_all_events(on_gpus: OnGpus) -> None:
     case = case_of("plexus", "gcn", load_strategy("plexus").grids(4)[0], {})
     for waits in on_gpus(4, steady_waits, case, True):
         ((what, line),) = waits.elements()
-        assert (what, line.partition(":")[0]) == ("synchronize device", "harness/device.py")
+        assert (what, line.partition(":")[0]) == ("synchronize device", "harness/base/device.py")
 
 
 class InTurn(ThreadPoolExecutor):

@@ -13,9 +13,9 @@ from harness.comm import collectives, engine
 from harness.comm.collectives import StartedCall
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
-from harness.launch.worker_pool import RankError
 from harness.ledger import AxisName, Ledger
-from harness.parallel.prefetch import Prefetcher
+from harness.runtime.launch.worker_pool import RankError
+from harness.strategy.parallel.prefetch import Prefetcher
 
 OnGpus = Callable[..., list[Any]]
 TO_PINNED, FROM_PINNED = PINNED = "device to host, pinned", "host to device, pinned"

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from harness.cli.doctor.self_test import find_local_faults
 from harness.comm import engine
-from harness.doctor.self_test import find_local_faults
 from harness.experiment.requests import make_spec
 from harness.kernels import random, spmm
-from harness.launch.fork_server import ForkServer
-from harness.launch.launch import launch
 from harness.results.record import Record, read_record
+from harness.runtime.launch.fork_server import ForkServer
+from harness.runtime.launch.launch import launch
 from harness.spec.spec import Spec
 
 Environment = dict[str, str]

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
+from harness.base.errors import EXTRAS
 from harness.cli import main
-from harness.doctor import survey
-from harness.doctor.survey import SurveyItem, find_local_file_system, survey_folders, survey_slurm
-from harness.errors import EXTRAS
+from harness.cli.doctor import survey
+from harness.cli.doctor.survey import SurveyItem, find_local_file_system, survey_folders, survey_slurm
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.doctor import self_test
-from harness.doctor.survey import SurveyItem, survey_gpus
+from harness.cli.doctor import self_test
+from harness.cli.doctor.survey import SurveyItem, survey_gpus
 
 pytestmark = pytest.mark.long
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import harness.launch.series
+import harness.runtime.launch.series
 from tests.doors.command import ROOT
 
 
@@ -23,5 +23,5 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("HARNESS_ROOT", str(root))
         for name in ("HARNESS_DATASETS", "HARNESS_RESULTS", "HARNESS_DEBUG"):
             patch.delenv(name, raising=False)
-        patch.setattr(harness.launch.series, "launch_series", lambda *_, **__: iter([]))
+        patch.setattr(harness.runtime.launch.series, "launch_series", lambda *_, **__: iter([]))
         yield root

@@ -18,15 +18,15 @@ import numpy as np
 import pytest
 
 from harness import registry
+from harness.base.errors import UserError
 from harness.cli import main
-from harness.errors import UserError
 from harness.experiment.known_graph import look_up_graph
 from harness.experiment.requests import admit_on_all_grids
-from harness.sources import ReadOptions, make_source
+from harness.graph.sources import ReadOptions, make_source
+from harness.graph.store.datasets import open_dataset
+from harness.graph.store.graph_import import ImportRequest, _make_source_fields
+from harness.graph.store.staging import StagingFolder
 from harness.spec.dataset import DatasetChoice
-from harness.store.datasets import open_dataset
-from harness.store.graph_import import ImportRequest, _make_source_fields
-from harness.store.staging import StagingFolder
 from tests.doors.command import EDGES, ROOT, N, array, listing, say
 
 
@@ -139,7 +139,7 @@ def test_an_unforeseen_error_is_one_line_and_a_log(project, monkeypatch):
     def broken(*_: object) -> int:
         raise TypeError("a defect\nof two lines")
 
-    monkeypatch.setattr("harness.commands.listing._list_cards", broken)
+    monkeypatch.setattr("harness.cli.commands.listing._list_cards", broken)
     err = io.StringIO()
     with redirect_stderr(err):
         assert main(["list", "machines"]) == 70

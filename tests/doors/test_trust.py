@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.experiment.requests import make_spec
-from harness.figures.drawing import file_stem
-from harness.pack.archive import pack_archive
+from harness.graph.sources.remote import MIRROR, RemoteFile
 from harness.registry import load_installed_strategy
+from harness.report.figures.drawing import file_stem
+from harness.report.pack.archive import pack_archive
 from harness.results.record import read_record, write_record
 from harness.runtime.provenance import collect_provenance, is_dirty
 from harness.runtime.recorded_environment import NAMES, UNLISTED
-from harness.sources.remote import MIRROR, RemoteFile
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import ALLOCATOR, MachineCard, list_machines, load_machine_card
 from tests.doors.command import ROOT, say

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.validation import validate
 from harness.experiment import requests
 from harness.experiment.expand import expand, plan
 from harness.experiment.experiment_file import Experiment, load_experiment
 from harness.experiment.requests import make_spec
-from harness.validation import validate
 
 ROOT = Path(__file__).parents[2]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.experiment.experiment_file import parse_experiment
 
 ENTRY: dict[str, Any] = {"launch": [0, 1], "strategy": "serial", "dataset": {"name": "tiny-sbm", "seed": 1}}

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.requests import make_spec
+from harness.graph.store.catalog import load_card
+from harness.graph.store.datasets import open_dataset
+from harness.prediction.replay import replay
 from harness.registry import load_strategy
-from harness.replay import replay
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
-from harness.store.catalog import load_card
-from harness.store.datasets import open_dataset
 from harness.strategies.sampling.bulk import Bulk
 from harness.strategies.sampling.composition import SampledStrategy
 from harness.strategy import BlockCounts, ShapeBlocks, admit, facts_of

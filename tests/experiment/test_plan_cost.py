@@ -8,14 +8,14 @@ import pytest
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.plan_cost import HOUR, add_costs, estimate_store_bytes, predict_costs
 from harness.experiment.requests import make_spec
+from harness.graph.store.catalog import load_card
+from harness.graph.store.datasets import build_store
 from harness.prediction.epoch import predict
 from harness.registry import load_strategy
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import load_machine_card
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
-from harness.store.catalog import load_card
-from harness.store.datasets import build_store
 from harness.strategy import Ready, admit
 
 ROOT = find_root()

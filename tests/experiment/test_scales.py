@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.experiment.expand import expand, plan
 from harness.experiment.experiment_file import Experiment, load_experiment
 from harness.experiment.paper_figures import list_paper_figures
 from harness.experiment.scales import select_scale
-from harness.figures.framed_tables import KINDS
+from harness.graph.store.catalog import load_card
 from harness.registry import load_strategy
-from harness.store.catalog import load_card
+from harness.report.figures.framed_tables import KINDS
 
 pytestmark = pytest.mark.long
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands.listing import list_names
-from harness.commands.output import Table
+from harness.cli.commands.listing import list_names
+from harness.cli.commands.output import Table
 from harness.experiment.trained_models import OPTIONAL_SETTINGS, list_trained_models
 from harness.registry import load_strategy, registered_strategies
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from harness.cli import main
-from harness.external.program import flatten_keys
+from harness.experiment.external.program import flatten_keys
 from harness.results.record import Record, read_record
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
+from harness.base.errors import UserError
 from harness.cli import main
 from harness.cli.completed_names import list_names
-from harness.errors import UserError
-from harness.external.line_form import compile_form
-from harness.external.log_reader import ProgramLog, read_log
-from harness.external.program import Program, list_programs, load_program
+from harness.experiment.external.line_form import compile_form
+from harness.experiment.external.log_reader import ProgramLog, read_log
+from harness.experiment.external.program import Program, list_programs, load_program
 from harness.spec.root import find_root
 from tests.external.conftest import check_values, only
 

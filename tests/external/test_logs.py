@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.external.log_options import parse_command
+from harness.experiment.external.log_options import parse_command
 from harness.report.summary import list_warnings
 from harness.results.collect import collect
 from tests.external import logs

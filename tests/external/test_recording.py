@@ -15,7 +15,7 @@ import pytest
 
 from harness.cli import main
 from harness.experiment.requests import make_spec
-from harness.figures.panels import SETTINGS, split_panels
+from harness.report.figures.panels import SETTINGS, split_panels
 from harness.report.result_tables import tabulate_panel
 from harness.results.collect import collect
 from harness.results.record import write_record
@@ -162,7 +162,11 @@ def test_missing_command_is_refused(run: Any, capsys: Any, tmp_path: Path) -> No
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize(
     "moment",
-    ["harness.results.record.write_synced", "harness.files.sync_folder", "harness.files.publish_folder"],
+    [
+        "harness.results.record.write_synced",
+        "harness.base.files.sync_folder",
+        "harness.base.files.publish_folder",
+    ],
 )
 def test_signal_while_the_record_is_written_leaves_no_partial_record(
     moment: str, before: bool, number: signal.Signals, run: Any, tmp_path: Path, capsys: Any, monkeypatch: Any

@@ -13,15 +13,15 @@ import yaml
 from scipy import sparse
 from scipy.io import mmwrite
 
+from harness.base.errors import UserError
 from harness.cli import main
-from harness.errors import UserError
 from harness.experiment.known_graph import look_up_graph
+from harness.graph.sources.graphsaint import PUBLISHED
+from harness.graph.store.datasets import build_store, open_dataset
+from harness.graph.store.location import verify_store
+from harness.graph.store.reader import Store
 from harness.kernels.csr import to_scipy
-from harness.sources.graphsaint import PUBLISHED
 from harness.spec.dataset import DatasetChoice
-from harness.store.datasets import build_store, open_dataset
-from harness.store.location import verify_store
-from harness.store.reader import Store
 
 N, EDGES, WIDTH, CLASSES = 60, 240, 8, 5
 RNG = np.random.default_rng(7)

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import RunError, UserError
-from harness.fetch.download import download_file, verify_download
-from harness.fetch.transfer import RetryPolicy
-from harness.sources.remote import RemoteFile
+from harness.base.errors import RunError, UserError
+from harness.graph.fetch.download import download_file, verify_download
+from harness.graph.fetch.transfer import RetryPolicy
+from harness.graph.sources.remote import RemoteFile
 
 ROOT = Path(__file__).parents[2]
 PATH = "/data.example.org/sets/graph.bin"
@@ -148,7 +148,7 @@ def test_what_has_come_is_not_asked_for_again_if_only_the_checks_are_lacking(sit
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("harness.fetch.download.hash_file", killed)
+        patch.setattr("harness.graph.fetch.download.hash_file", killed)
         with pytest.raises(Killed):
             fetch(tmp_path)
     assert sorted(path.name for path in (tmp_path / "raw").iterdir() if path.stat().st_size) == [
@@ -227,7 +227,7 @@ def test_an_archive_is_held_against_its_crcs_before_it_is_trusted(site, tmp_path
 
 def test_an_archive_whose_checksum_the_card_has_is_read_once(site, tmp_path, monkeypatch):
     site.files[PATH] = data = packed("zip")
-    monkeypatch.setattr("harness.fetch.download.find_damage", None)
+    monkeypatch.setattr("harness.graph.fetch.download.find_damage", None)
     file = RemoteFile(
         url="https://data.example.org/sets/graph.bin",
         file="raw/graph.zip",
@@ -315,9 +315,9 @@ def test_a_full_disk_is_named_and_what_came_is_kept(site, tmp_path, monkeypatch)
 START = """
 import sys
 from pathlib import Path
-from harness.fetch.download import download_file
-from harness.fetch.transfer import RetryPolicy
-from harness.sources.remote import RemoteFile
+from harness.graph.fetch.download import download_file
+from harness.graph.fetch.transfer import RetryPolicy
+from harness.graph.sources.remote import RemoteFile
 remote = RemoteFile(url="https://data.example.org/sets/graph.bin", file="raw/graph.bin")
 download_file(remote, Path(sys.argv[1]), lambda told: print(told, flush=True), RetryPolicy(pause=0.001))
 """

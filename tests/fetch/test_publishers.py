@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
+from harness.graph.store.catalog import list_cards, load_card
 from harness.spec.root import find_root
-from harness.store.catalog import list_cards, load_card
 
 ROOT = find_root(str(Path(__file__).parents[2]))
 REMOTES = {

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from harness.figures.kind import READ_TABLES, Tables, make_tables
-from harness.figures.palette import BUILT_IN
+from harness.report.figures.kind import READ_TABLES, Tables, make_tables
+from harness.report.figures.palette import BUILT_IN
 from harness.results.collect import collect
 from harness.results.parquet import conform_frame, read_collected
 from harness.results.run_row import make_rows

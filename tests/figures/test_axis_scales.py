@@ -3,7 +3,7 @@
 import pytest
 from matplotlib.figure import Figure
 
-from harness.figures.axis_scales import Scale, format_number, set_tried_ticks
+from harness.report.figures.axis_scales import Scale, format_number, set_tried_ticks
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from harness.figures.drawing import style_context
-from harness.figures.kind import read_tables
-from harness.figures.kinds import breakdown
-from harness.figures.marks import Facet
-from harness.figures.palette import GROUPS
-from harness.figures.panels import AT_RANKS
+from harness.report.figures.drawing import style_context
+from harness.report.figures.kind import read_tables
+from harness.report.figures.kinds import breakdown
+from harness.report.figures.marks import Facet
+from harness.report.figures.palette import GROUPS
+from harness.report.figures.panels import AT_RANKS
 from harness.results.parquet import read_collected
 
 Collected = Callable[[Callable[[Path], object]], Path]

@@ -16,20 +16,20 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from harness.errors import UserError
-from harness.figures import FramedTables, draw_all, drawing
-from harness.figures.drawing import (
+from harness.base.errors import UserError
+from harness.report.figures import FramedTables, draw_all, drawing
+from harness.report.figures.drawing import (
     FORMATS,
     TEXT_FORMATS,
     render_formats,
     style_context,
 )
-from harness.figures.figure_layout import compose_figure
-from harness.figures.framed_tables import KINDS, tables_digest
-from harness.figures.kind import read_tables
-from harness.figures.marks import Facet
-from harness.figures.panels import title_panels
-from harness.figures.wrapping import LONGEST_WORD, MOST_WORDS, elide_word, wrap_text
+from harness.report.figures.figure_layout import compose_figure
+from harness.report.figures.framed_tables import KINDS, tables_digest
+from harness.report.figures.kind import read_tables
+from harness.report.figures.marks import Facet
+from harness.report.figures.panels import title_panels
+from harness.report.figures.wrapping import LONGEST_WORD, MOST_WORDS, elide_word, wrap_text
 from harness.results.schema import RUN_TABLES, RUNS
 
 ROOT = Path(__file__).parents[2]

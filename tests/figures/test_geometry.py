@@ -15,13 +15,13 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox
 
-from harness.figures.drawing import style_context
-from harness.figures.figure_layout import COLUMN_WIDTH, PAGE_WIDTH, compose_figure
-from harness.figures.framed_tables import KINDS
-from harness.figures.kind import FigureKind
-from harness.figures.marks import Bars, Dots, Facet
-from harness.figures.marks.facet import MOST_COLOURED
-from harness.figures.panels import split_panels, title_panels
+from harness.report.figures.drawing import style_context
+from harness.report.figures.figure_layout import COLUMN_WIDTH, PAGE_WIDTH, compose_figure
+from harness.report.figures.framed_tables import KINDS
+from harness.report.figures.kind import FigureKind
+from harness.report.figures.marks import Bars, Dots, Facet
+from harness.report.figures.marks.facet import MOST_COLOURED
+from harness.report.figures.panels import split_panels, title_panels
 
 LONG_GRAPH = "a-graph-with-a-long-name@1-4096w1024"
 MARKS = {2: [], 7: [pytest.mark.long], 22: [pytest.mark.slow], 28: [pytest.mark.slow]}

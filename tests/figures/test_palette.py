@@ -10,8 +10,10 @@ from itertools import combinations, pairwise, product
 import numpy as np
 import pytest
 
-from harness.figures.operation_groups import group_of_operation
-from harness.figures.palette import (
+from harness.ledger import Op, Phase
+from harness.registry import registered_strategies
+from harness.report.figures.operation_groups import group_of_operation
+from harness.report.figures.palette import (
     BUILT_IN,
     FAILURE_MARKERS,
     FAMILIES,
@@ -27,8 +29,6 @@ from harness.figures.palette import (
     named_colours,
     outline_marker,
 )
-from harness.ledger import Op, Phase
-from harness.registry import registered_strategies
 
 Colour = np.ndarray
 

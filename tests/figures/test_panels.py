@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.figures.panels import (
+from harness.report.figures.panels import (
     EPOCH,
     short_strategy_name,
     split_panels,

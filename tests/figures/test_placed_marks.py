@@ -9,14 +9,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.figures.drawing import draw_all, style_context
-from harness.figures.figure_layout import compose_figure
-from harness.figures.framed_tables import FramedTables
-from harness.figures.kind import FigureKind, read_tables
-from harness.figures.kinds import breakdown, efficiency, epoch_time, gain, strong_scaling
-from harness.figures.marks import Facet
-from harness.figures.panels import EPOCH
 from harness.report.charts import make_spec
+from harness.report.figures.drawing import draw_all, style_context
+from harness.report.figures.figure_layout import compose_figure
+from harness.report.figures.framed_tables import FramedTables
+from harness.report.figures.kind import FigureKind, read_tables
+from harness.report.figures.kinds import breakdown, efficiency, epoch_time, gain, strong_scaling
+from harness.report.figures.marks import Facet
+from harness.report.figures.panels import EPOCH
 from harness.results.parquet import read_collected, write_claims
 
 pytestmark = pytest.mark.long
@@ -232,7 +232,7 @@ def test_data_and_caption_say_how_a_number_was_read(
     tables_of: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of our runs, and figures without printed numbers, are the same as without claims."""
-    monkeypatch.setattr("harness.figures.drawing.KINDS", (strong_scaling.KIND, efficiency.KIND))
+    monkeypatch.setattr("harness.report.figures.drawing.KINDS", (strong_scaling.KIND, efficiency.KIND))
     before = {
         path.name: path.read_bytes() for path in draw_all(FramedTables(tables_of()), tmp_path / "before")
     }

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from harness.figures.axis_scales import choose_log_ticks
-from harness.figures.kind import read_tables
-from harness.figures.kinds import prediction, time_and_memory
-from harness.figures.marks.points import spread_apart
-from harness.figures.panels import split_panels
+from harness.report.figures.axis_scales import choose_log_ticks
+from harness.report.figures.kind import read_tables
+from harness.report.figures.kinds import prediction, time_and_memory
+from harness.report.figures.marks.points import spread_apart
+from harness.report.figures.panels import split_panels
 from harness.results.parquet import read_collected
 from harness.results.statistics import find_persistent_bytes
 

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from harness.figures.drawing import style_context
-from harness.figures.frames import add_notes, has_differences, sort_rows
-from harness.figures.kind import FigureKind, read_tables
-from harness.figures.kinds import epoch_time, evaluation, gain, papers, received
-from harness.figures.marks import Dots, Facet
-from harness.figures.panels import EPOCH, Panel
+from harness.report.figures.drawing import style_context
+from harness.report.figures.frames import add_notes, has_differences, sort_rows
+from harness.report.figures.kind import FigureKind, read_tables
+from harness.report.figures.kinds import epoch_time, evaluation, gain, papers, received
+from harness.report.figures.marks import Dots, Facet
+from harness.report.figures.panels import EPOCH, Panel
 from harness.results.parquet import read_claims_table, read_collected
 
 Collected = Callable[[Callable[[Path], object]], Path]

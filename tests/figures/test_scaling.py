@@ -13,13 +13,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from harness.figures.drawing import style_context
-from harness.figures.figure_layout import compose_figure
-from harness.figures.kind import FigureKind, read_tables
-from harness.figures.kinds import efficiency, strong_scaling, time_to_target
-from harness.figures.marks import Facet
-from harness.figures.marks.lines import DOTTED
-from harness.figures.palette import failure_marker, look_of
+from harness.report.figures.drawing import style_context
+from harness.report.figures.figure_layout import compose_figure
+from harness.report.figures.kind import FigureKind, read_tables
+from harness.report.figures.kinds import efficiency, strong_scaling, time_to_target
+from harness.report.figures.marks import Facet
+from harness.report.figures.marks.lines import DOTTED
+from harness.report.figures.palette import failure_marker, look_of
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
 from harness.results.schema import STATUSES

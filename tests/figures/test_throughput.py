@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.figures.kind import FigureKind, read_tables
-from harness.figures.kinds.throughput import DEPTH_KIND, WIDTH_KIND
-from harness.figures.marks import Facet
+from harness.report.figures.kind import FigureKind, read_tables
+from harness.report.figures.kinds.throughput import DEPTH_KIND, WIDTH_KIND
+from harness.report.figures.marks import Facet
 from harness.results.parquet import read_collected
 
 pytestmark = pytest.mark.long

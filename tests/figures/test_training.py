@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from harness.figures.drawing import style_context
-from harness.figures.kind import FigureKind, read_tables
-from harness.figures.kinds import accuracy, loss_difference, training_loss
-from harness.figures.marks import Facet
+from harness.report.figures.drawing import style_context
+from harness.report.figures.kind import FigureKind, read_tables
+from harness.report.figures.kinds import accuracy, loss_difference, training_loss
+from harness.report.figures.marks import Facet
 from harness.results.parquet import read_collected
 
 pytestmark = pytest.mark.long

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.figures.axis_scales import Scale
-from harness.figures.units import unit_for
-from harness.formatting import format_interval, format_seconds, format_three_digits
+from harness.base.formatting import format_interval, format_seconds, format_three_digits
+from harness.report.figures.axis_scales import Scale
+from harness.report.figures.units import unit_for
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.graph.hypergraph import EPSILON, build_nets
 from harness.graph.libra import partition_with_libra
 from harness.graph.metis_partition import find_neighbours
@@ -25,11 +25,11 @@ from harness.graph.partition import (
     count_needed_rows,
     order_by_part,
 )
+from harness.graph.sources.rmat import Rmat
+from harness.graph.sources.sbm import Sbm
+from harness.graph.sources.source import generate_graph
 from harness.kernels.csr import from_coo, to_scipy
 from harness.kernels.random import Purpose, random_order
-from harness.sources.rmat import Rmat
-from harness.sources.sbm import Sbm
-from harness.sources.source import generate_graph
 from harness.spec.dataset import COMPUTED
 
 METHODS = get_args(Method)

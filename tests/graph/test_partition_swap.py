@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.graph.metis_partition import call_metis_kway, find_neighbours, partition_with_balanced_metis
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise_adjacency
 from harness.graph.partition import compute_parts
 from harness.graph.partition_swap import GAMMA, SwapState, balance_by_swaps, compute_balance
+from harness.graph.sources.rmat import Rmat
+from harness.graph.sources.sbm import Sbm
+from harness.graph.sources.source import generate_graph
 from harness.kernels.csr import Csr
-from harness.sources.rmat import Rmat
-from harness.sources.sbm import Sbm
-from harness.sources.source import generate_graph
 
 PARTS = 8
 

@@ -78,10 +78,10 @@ def test_advice_and_a_prediction_from_python_agree(project: Path) -> None:
 
 CALLED = """
 import harness
-from harness.errors import UserError
+from harness.base.errors import UserError
 print(*dir(harness))
-import harness.commands.running
-print(harness.run is harness.commands.running.run, harness.run.__name__)
+import harness.cli.commands.running
+print(harness.run is harness.cli.commands.running.run, harness.run.__name__)
 try:
     harness.run("serial", "tiny-sbn")
 except UserError as error:

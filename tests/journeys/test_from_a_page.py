@@ -17,10 +17,10 @@ import scipy.io
 import scipy.sparse as sp
 
 from harness.cli import main
+from harness.graph.store.datasets import open_dataset
 from harness.kernels import to_scipy
 from harness.registry import load_strategy
 from harness.spec.dataset import DatasetChoice
-from harness.store.datasets import open_dataset
 from harness.strategy import Promise
 from tests.conformance.test_examples import CODE
 from tests.journeys.test_pages import commands_of, environment, section

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import pytest
 import torch
 
-from harness.device import NO_FIXED_ORDER, prefer_determinism
+from harness.base.device import NO_FIXED_ORDER, prefer_determinism
 from harness.kernels import spmm
 from harness.kernels.csr import Csr, from_coo
 from harness.kernels.spmm import (

@@ -9,13 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.base.ranges import split_part
 from harness.conformance.case import make_check_graph
 from harness.kernels import Csr, to_scipy
 from harness.kernels.induced import induced_pair, induced_submatrix, induced_submatrix_torch
 from harness.kernels.parts import extract_block
 from harness.kernels.random import Purpose, uniform
 from harness.kernels.shuffle import sample_distinct
-from harness.ranges import split_part
 
 N = 97
 WAYS = [induced_submatrix, induced_submatrix_torch]

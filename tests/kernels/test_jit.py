@@ -7,10 +7,10 @@ from typing import Any
 import numba
 import pytest
 
+from harness.base.locks import try_lock
 from harness.kernels import jit
 from harness.kernels.jit import compiled
 from harness.kernels.tiles import multiply_rows
-from harness.locks import try_lock
 from tests.processes import wait_until
 from tests.python_path import CHECKOUT, with_python_path
 

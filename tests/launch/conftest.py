@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.launch.time_limits import TimeLimits
+from harness.runtime.launch.time_limits import TimeLimits
 
 
 @pytest.fixture

@@ -100,7 +100,7 @@ def cut_links() -> None:
 
 def die_while_writing() -> None:
     """The record's second file is the last thing that this rank writes."""
-    from harness import files
+    from harness.base import files
 
     real, written = os.fsync, []
 
@@ -115,7 +115,7 @@ def die_while_writing() -> None:
 
 def linger_while_writing() -> None:
     """The disk of the record takes 3.5 seconds, in which the rank sleeps: some network file systems let it."""
-    from harness import files
+    from harness.base import files
 
     real, slept = os.fsync, []
 

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 
-from harness.launch.fork_server import ForkServer
+from harness.runtime.launch.fork_server import ForkServer
 
 
 def main() -> int:
@@ -31,7 +31,7 @@ def main() -> int:
     ]
     environments = [{**os.environ, **{key: str(value) for key, value in place.items()}} for place in places]
     program = sys.argv[command + 2 :]  # the line is python -m MODULE WORDS
-    if program[0] == "harness.launch.node_task":
+    if program[0] == "harness.runtime.launch.node_task":
         program.pop(0)  # all tasks are ranks that are forked from here
     with ForkServer() as server:
         tasks = list(server.start(program, environments, (0, 1, 2)))

@@ -7,11 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.launch import launch
-from harness.launch.hang_detector import Hang
-from harness.launch.processes import LOG_BYTES_KEPT, Death, RunEnd, find_cause, is_infrastructure_failure
 from harness.runtime import rank
 from harness.runtime.fault import status_of_error, write_fault
+from harness.runtime.launch import launch
+from harness.runtime.launch.hang_detector import Hang
+from harness.runtime.launch.processes import (
+    LOG_BYTES_KEPT,
+    Death,
+    RunEnd,
+    find_cause,
+    is_infrastructure_failure,
+)
 
 LOST = RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:47332")
 NO_DEATHS = RunEnd()

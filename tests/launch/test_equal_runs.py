@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-import harness.launch.series
+import harness.runtime.launch.series
+from harness.base.files import atomic_folder, list_complete_folders
 from harness.experiment.requests import make_spec
-from harness.files import atomic_folder, list_complete_folders
-from harness.launch.series import launch_series
 from harness.results.record import read_record
+from harness.runtime.launch.series import launch_series
 
 ROOT = Path(__file__).parents[2]
 SPEC = make_spec(ROOT, {"strategy": "serial", "dataset": "tiny-sbm", "ranks": 1}, "test")
@@ -37,7 +37,7 @@ def run_twice_at_once(
             summary = read_record(outcome.folder).record["summary"]
             reported[threading.current_thread().name] = outcome.cached, round(summary["epoch_seconds_median"])
 
-    monkeypatch.setattr(harness.launch.series, "launch", launch)
+    monkeypatch.setattr(harness.runtime.launch.series, "launch", launch)
     threads = [threading.Thread(target=work, name=name) for name in ("1", "2")]
     for thread in threads:
         thread.start()

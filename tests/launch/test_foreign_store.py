@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+from harness.base.errors import RunError, UserError
+from harness.base.files import SCRATCH, owner_tag
 from harness.comm import world_store
 from harness.comm.launchers import RankPlace
-from harness.errors import RunError, UserError
 from harness.experiment.requests import make_spec
-from harness.files import SCRATCH, owner_tag
-from harness.launch.joined_world import JoinedWorld
-from harness.launch.launch import launch
-from harness.launch.time_limits import TimeLimits
+from harness.runtime.launch.joined_world import JoinedWorld
+from harness.runtime.launch.launch import launch
+from harness.runtime.launch.time_limits import TimeLimits
 from harness.runtime.rank_tables import RankTables, _TablesReader
 
 ROOT = Path(__file__).parents[2]

@@ -9,10 +9,10 @@ from textwrap import dedent
 import pytest
 import yaml
 
-from harness.errors import RunError, UserError
-from harness.launch.fork_server import PRELOADED_MODULES, Child, ForkServer, describe_exit
-from harness.launch.rank_starter import make_rank_starter
-from harness.launch.time_limits import START_LIMITS, StartLimits
+from harness.base.errors import RunError, UserError
+from harness.runtime.launch.fork_server import PRELOADED_MODULES, Child, ForkServer, describe_exit
+from harness.runtime.launch.rank_starter import make_rank_starter
+from harness.runtime.launch.time_limits import START_LIMITS, StartLimits
 from harness.spec.machine_card import load_machine, load_start_seconds
 from tests.python_path import with_python_path
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import RunError, UserError
-from harness.launch.fork_server import ForkServer
-from harness.launch.launch import prepare_fork_server
+from harness.base.errors import RunError, UserError
+from harness.runtime.launch.fork_server import ForkServer
+from harness.runtime.launch.launch import prepare_fork_server
 from harness.spec.machine_card import load_machine
 
 ROOT = Path(__file__).parents[2]

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.launch import hang_detector
-from harness.launch.hang_detector import CHECKS, TICKS, Hang, HangDetector
-from harness.launch.processes import Ranks, RunEnd
-from harness.launch.time_limits import TimeLimits
+from harness.runtime.launch import hang_detector
+from harness.runtime.launch.hang_detector import CHECKS, TICKS, Hang, HangDetector
+from harness.runtime.launch.processes import Ranks, RunEnd
+from harness.runtime.launch.time_limits import TimeLimits
 
 pytestmark = pytest.mark.long
 

@@ -11,14 +11,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from harness.base.errors import UserError
 from harness.comm.launchers import RankPlace
-from harness.errors import UserError
 from harness.experiment.requests import make_spec
-from harness.launch.fork_server import ForkServer
-from harness.launch.launch import launch, launch_in_process
 from harness.ledger import COMPUTING, MOVING, Op
 from harness.results.record import Record, read_record
 from harness.runtime.fault import read_faults
+from harness.runtime.launch.fork_server import ForkServer
+from harness.runtime.launch.launch import launch, launch_in_process
 from harness.runtime.rank import run_and_report_faults
 from harness.spec.spec import Spec, canonical_json
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.launch.node_task import LEADER_GONE, find_devices
+from harness.runtime.launch.node_task import LEADER_GONE, find_devices
 from tests.launch.test_fork_server import QUICK, settings
 from tests.processes import find_processes, wait_until
 from tests.python_path import with_python_path
@@ -58,7 +58,7 @@ class Node:
         self.folder = folder
         cores = sorted(os.sched_getaffinity(0))
         shared = settings(folder, rank=RANK, sitecustomize=IMPORTS.replace("IMPORTS", f"{folder}/imports"))
-        command = [sys.executable, "-m", "harness.launch.node_task", "rank", str(folder)]
+        command = [sys.executable, "-m", "harness.runtime.launch.node_task", "rank", str(folder)]
         self.bound = [[cores[rank % len(cores)]] for rank in range(ranks)]
         self.tasks = []
         for rank in range(ranks):
@@ -179,7 +179,7 @@ def test_failed_import_on_a_node_is_reported(tmp_path: Path) -> None:
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.12: no such file')")
     environment = with_python_path(tmp_path, SLURM_PROCID="0", SLURM_NTASKS="2")
     environment |= {"SLURM_LOCALID": "0", "SLURM_STEP_ID": "0", "HARNESS_BOARD": f"{tmp_path.name} here 1"}
-    command = [sys.executable, "-m", "harness.launch.node_task", "rank"]
+    command = [sys.executable, "-m", "harness.runtime.launch.node_task", "rank"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
     assert done.returncode == 1
     assert "libcudart.so.12" in done.stderr

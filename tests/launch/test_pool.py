@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 import torch
 
+from harness.base.errors import RunError
+from harness.base.files import owner_tag
 from harness.comm import engine
 from harness.comm.grid import Grid
-from harness.errors import RunError
-from harness.files import owner_tag
-from harness.launch.time_limits import StartLimits
-from harness.launch.worker_pool import Pool, RankError
 from harness.ledger import AxisName, Ledger, TensorName
+from harness.runtime.launch.time_limits import StartLimits
+from harness.runtime.launch.worker_pool import Pool, RankError
 from tests.processes import is_alive
 from tests.python_path import CHECKOUT, with_python_path
 
@@ -196,7 +196,7 @@ def abandoned(tmp_path: Path) -> Iterator[list[int]]:
     (tmp_path / "away.py").write_text(
         dedent("""
         import os, pathlib, sys, time
-        from harness.launch.worker_pool import Pool
+        from harness.runtime.launch.worker_pool import Pool
 
         def work(folder):
             pathlib.Path(folder, f"{os.getpid()}.pid").touch()
@@ -239,7 +239,10 @@ def test_pool_removes_its_folder_and_those_of_dead_pools(tmp_path: Path) -> None
     dead = re.sub(r"-\d+-\d+\.", "-4000000-1.", alive)
     for name in (dead, alive):
         (tmp_path / name).mkdir()
-    code = "import os; from harness.launch.worker_pool import Pool; p = Pool(); print(*os.listdir(os.environ['HERE']))"
+    code = (
+        "import os; from harness.runtime.launch.worker_pool import Pool; "
+        "p = Pool(); print(*os.listdir(os.environ['HERE']))"
+    )
     place = with_python_path(CHECKOUT, TMPDIR=str(tmp_path), HERE=str(tmp_path))
     done = subprocess.run([sys.executable, "-c", code], env=place, capture_output=True, text=True)
     assert len(done.stdout.split()) == 2, done.stderr
@@ -251,11 +254,11 @@ def test_pool_reports_a_server_that_cannot_start(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         dedent("""
         import os, sys
-        if "harness.launch.fork_server" in sys.orig_argv:
+        if "harness.runtime.launch.fork_server" in sys.orig_argv:
             os.kill(os.getpid(), 9)
         """)
     )
-    code = "import os; from harness.launch.worker_pool import Pool; Pool().run(1, os.getpid)"
+    code = "import os; from harness.runtime.launch.worker_pool import Pool; Pool().run(1, os.getpid)"
     place = with_python_path(tmp_path, CHECKOUT)
     done = subprocess.run([sys.executable, "-c", code], env=place, capture_output=True, text=True)
     assert re.search(r"RunError: .*SIGKILL.*starting Python", done.stderr)
@@ -279,7 +282,7 @@ def test_pool_runs_functions_of_a_main_module(tmp_path: Path) -> None:
         dedent("""
         from dataclasses import dataclass
         from beside import FACTOR
-        from harness.launch.worker_pool import Pool
+        from harness.runtime.launch.worker_pool import Pool
 
         @dataclass(frozen=True)
         class Parcel:

@@ -14,15 +14,20 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.errors import RunError, UserError
+from harness.base.errors import RunError, UserError
 from harness.experiment.requests import make_spec
-from harness.launch import processes
-from harness.launch.launch import launch
-from harness.launch.library_caches import CACHE_FOLDERS, CACHE_VARIABLE, make_cache_environment, secure_caches
-from harness.launch.rank_starter import make_rank_starter
-from harness.launch.series import launch_series
-from harness.launch.time_limits import TimeLimits
 from harness.results.record import Record, read_record
+from harness.runtime.launch import processes
+from harness.runtime.launch.launch import launch
+from harness.runtime.launch.library_caches import (
+    CACHE_FOLDERS,
+    CACHE_VARIABLE,
+    make_cache_environment,
+    secure_caches,
+)
+from harness.runtime.launch.rank_starter import make_rank_starter
+from harness.runtime.launch.series import launch_series
+from harness.runtime.launch.time_limits import TimeLimits
 from harness.spec.machine_card import load_machine
 from harness.spec.spec import Spec
 
@@ -120,8 +125,8 @@ def test_step_sets_fabric_variables_across_nodes_and_local_caches(
         assert two.environments[0][CACHE_VARIABLE] == f"/local/harness-{os.getuid()}", (
             "which each task checks first"
         )
-        assert one.program[0] == "harness.launch.node_task", "which checks it too"
-        assert " --input=none shifter python -m harness.launch.node_task m " in " ".join(two.command)
+        assert one.program[0] == "harness.runtime.launch.node_task", "which checks it too"
+        assert " --input=none shifter python -m harness.runtime.launch.node_task m " in " ".join(two.command)
         assert [command[0] for command in two.staging_commands] == ["sbcast", "srun", "touch"]
         assert two.staging_commands[1][-4:] == ["-xf", "/local/env.tar", "-C", "/local"]
         assert not [
@@ -273,7 +278,7 @@ def test_other_schedulers_jobs_limit_runs(
         begun.append(limits)
         return runs
 
-    monkeypatch.setattr("harness.launch.series.launch", launched)
+    monkeypatch.setattr("harness.runtime.launch.series.launch", launched)
     longer = spec(job, 2)
     first, second = launch_series(
         [spec(job, 1), longer], job, tmp_path / "runs", ignore, predicted={longer.run_id: 3600}

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from harness.experiment.requests import make_spec
-from harness.launch.fork_server import Child, ForkServer
-from harness.launch.launch import launch
-from harness.launch.time_limits import TimeLimits
 from harness.results.record import read_record
+from harness.runtime.launch.fork_server import Child, ForkServer
+from harness.runtime.launch.launch import launch
+from harness.runtime.launch.time_limits import TimeLimits
 from tests.processes import find_processes
 
 ROOT = Path(__file__).parents[2]

@@ -11,11 +11,11 @@ from torch_geometric.nn import GATConv, GCNConv, SAGEConv
 from harness.comm.grid import Grid
 from harness.conformance.case import Case
 from harness.ledger import Ledger
-from harness.models.operators import dropout_mask
-from harness.parallel.row_strategy import EPSILON
-from harness.replay import replay
+from harness.prediction.replay import replay
 from harness.runtime.trainer import Trainer
 from harness.spec.spec import Spec
+from harness.strategy.models.operators import dropout_mask
+from harness.strategy.parallel.row_strategy import EPSILON
 
 WHOLE = {"layers": 3, "hidden": 10, "projection": True, "norm": True, "residual": True}
 

@@ -9,10 +9,10 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 import harness
-from harness.pack.archive import SUMS, list_checksums, pack_archive
-from harness.pack.packing import pack_results
-from harness.pack.reading import ABOUT, FOLDER, SCHEMA, read_pack
-from harness.pack.verification import Verification, verify_pack
+from harness.report.pack.archive import SUMS, list_checksums, pack_archive
+from harness.report.pack.packing import pack_results
+from harness.report.pack.reading import ABOUT, FOLDER, SCHEMA, read_pack
+from harness.report.pack.verification import Verification, verify_pack
 from harness.results.record import read_record
 from harness.results.run_summary import summarize_tables
 from harness.results.schema import RUN_TABLES

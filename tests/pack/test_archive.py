@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UserError
-from harness.pack import archive
-from harness.pack.archive import pack_archive, read_archive
+from harness.base.errors import UserError
+from harness.report.pack import archive
+from harness.report.pack.archive import pack_archive, read_archive
 
 FILES = {"about.json": b"{}", "runs/one/record.json": b"1" * 100_000}
 

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.pack.verification import BROKEN, HOLDS, UNKNOWN
+from harness.report.pack.verification import BROKEN, HOLDS, UNKNOWN
 from harness.results.consistency import find_contradiction
 from harness.results.record import read_record
 from harness.spec.spec import digest

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.cli import main
-from harness.pack.archive import read_archive
-from harness.pack.packing import PackedResults, pack_results
-from harness.pack.reading import FOLDER
+from harness.report.pack.archive import read_archive
+from harness.report.pack.packing import PackedResults, pack_results
+from harness.report.pack.reading import FOLDER
 from harness.results.parquet import read_collected
 from tests.synthetic_packs import add_runs, change_record
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import harness
+from harness.base.errors import UserError
 from harness.cli import main
-from harness.errors import UserError
-from harness.pack.verification import BROKEN, HOLDS, UNKNOWN, Verification
+from harness.report.pack.verification import BROKEN, HOLDS, UNKNOWN, Verification
 from harness.results.check_proof import MAX_BYTES, CheckProof, make_proof, parse_proof
 from harness.spec.root import find_root
 from harness.spec.spec import digest, hash_data

@@ -9,15 +9,15 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from harness.base.errors import UserError
 from harness.cli import main
-from harness.errors import UserError
-from harness.pack.archive import SUMS, list_checksums, pack_archive, read_archive
-from harness.pack.reading import ABOUT, FOLDER, SCHEMA, read_pack
-from harness.pack.verification import BROKEN, CHECKS, HOLDS, UNKNOWN
+from harness.graph.store.datasets import open_dataset
 from harness.registry import hash_strategy_code
+from harness.report.pack.archive import SUMS, list_checksums, pack_archive, read_archive
+from harness.report.pack.reading import ABOUT, FOLDER, SCHEMA, read_pack
+from harness.report.pack.verification import BROKEN, CHECKS, HOLDS, UNKNOWN
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import find_root
-from harness.store.datasets import open_dataset
 from tests.pack.editing import change_table, find_run, pack, read, verdicts_of, verify
 from tests.synthetic_packs import change_record
 from tests.synthetic_runs import make_spec, write_failed

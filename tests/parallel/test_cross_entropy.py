@@ -5,11 +5,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from harness.base.ranges import split_evenly
 from harness.comm import engine
 from harness.comm.grid import Grid
 from harness.ledger import AxisName, Ledger, Op, TensorName, apply
-from harness.parallel.label_loss import CrossEntropy, predict_split
-from harness.ranges import split_evenly
+from harness.strategy.parallel.label_loss import CrossEntropy, predict_split
 
 P = AxisName.P
 ROWS, CLASSES, OF = 11, 7, 5

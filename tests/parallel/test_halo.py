@@ -8,9 +8,9 @@ from harness.comm.grid import Grid
 from harness.conformance.case import Case
 from harness.kernels.csr import to_scipy
 from harness.ledger import AxisName, Ledger, TensorName
-from harness.parallel.halo import build_block_row
 from harness.strategies.halo.bns import draw_sample, sample_size
 from harness.strategy import Context, facts_of
+from harness.strategy.parallel.halo import build_block_row
 from tests.cases import DOUBLE, in_parts, make_case
 
 P = AxisName.P

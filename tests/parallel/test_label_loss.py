@@ -11,8 +11,8 @@ from harness.comm.grid import Grid
 from harness.conformance.case import Case
 from harness.graph.model import SPLITS, has_label
 from harness.ledger import Ledger
-from harness.models import SplitAccuracy
 from harness.runtime.trainer import Trainer
+from harness.strategy.models import SplitAccuracy
 from tests.cases import DOUBLE, make_case
 
 GRIDS = [

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from harness.base.errors import UserError
 from harness.conformance.case import CLASSES, Case
 from harness.conformance.case_list import list_choices
 from harness.conformance.laws import ScipyCounts
-from harness.errors import UserError
-from harness.parallel.row_strategy import RowStrategy
 from harness.registry import load_strategy, registered_strategies
 from harness.runtime.recording import least_words_by_memory
 from harness.strategy import Coordinates, Strategy
+from harness.strategy.parallel.row_strategy import RowStrategy
 from tests.cases import make_case
 
 PARTS = 4

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm
 
+from harness.base.errors import UserError
+from harness.base.ranges import split_evenly
 from harness.comm.grid import Grid
-from harness.errors import UserError
 from harness.kernels.recorded import Kernels
 from harness.ledger import AxisName, Ledger
-from harness.parallel.gradients import Gradients
-from harness.parallel.norm import Epilogue, NormPlan, normalise_rows, require_compiler
-from harness.parallel.row_strategy import EPSILON
-from harness.ranges import split_evenly
+from harness.strategy.parallel.gradients import Gradients
+from harness.strategy.parallel.norm import Epilogue, NormPlan, normalise_rows, require_compiler
+from harness.strategy.parallel.row_strategy import EPSILON
 from tests.compiler import needs_compiler
 
 X, Y = AxisName.X, AxisName.Y

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from harness.parallel.prefetch import BackgroundThread, Prefetcher
+from harness.strategy.parallel.prefetch import BackgroundThread, Prefetcher
 
 
 def test_next_item_is_prepared_while_an_item_is_used() -> None:

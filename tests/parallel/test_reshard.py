@@ -5,11 +5,11 @@ from itertools import product
 import pytest
 import torch
 
+from harness.base.ranges import ranges_between, split_evenly
 from harness.comm.axis import Axis
 from harness.comm.layout import coordinates
 from harness.ledger import AxisName, Ledger
-from harness.parallel.reshard import MatrixLayout, plan_reshard
-from harness.ranges import ranges_between, split_evenly
+from harness.strategy.parallel.reshard import MatrixLayout, plan_reshard
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
 GRIDS = [(1, 1, 1), (2, 2, 2), (2, 3, 1), (1, 4, 2), (3, 2, 2), (1, 1, 5), (2, 3, 4)]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.ledger import AxisName
-from harness.parallel.roles import LayerShare, Roles, get_layer_share, get_roles, split_piece
+from harness.strategy.parallel.roles import LayerShare, Roles, get_layer_share, get_roles, split_piece
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
 FIRST = Roles(R=Z, S=X, T=Y)

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from harness.base.ranges import split_evenly
 from harness.comm.grid import Grid
 from harness.ledger import AxisName, Ledger
-from harness.ranges import split_evenly
 from harness.strategies.cagnet.summa import Split3D, redistribute_transposed
 
 ROW, COL, FIBRE = AxisName.ROW, AxisName.COL, AxisName.FIBRE

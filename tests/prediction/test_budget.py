@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.prediction.budget import Budget, Outcomes, ReportPartial, run_within_budget
 
 COSTS = {"a": 1.0, "b": 2.0, "c": 4.0, "d": 40.0, "e": 3.0}

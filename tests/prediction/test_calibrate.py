@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from harness.base.errors import RunError, UserError
 from harness.cli import main
-from harness.errors import RunError, UserError
 from harness.prediction.calibration import calibrate, kernel_rates, spmm_rates
 from harness.prediction.calibration.calibrate import Calibration, write_new_card
 from harness.prediction.calibration.links import LinkMeasurement

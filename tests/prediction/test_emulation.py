@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from harness.base.errors import UserError
 from harness.cli import main
-from harness.errors import UserError
 from harness.ledger import COMPUTING
 from harness.prediction.emulation import build_trace, check_traceable, emulate, simulate_run, summarize_trace
 from harness.results.collect import collect

@@ -9,6 +9,7 @@ import pytest
 from harness.experiment.candidates import AdviceQuery, list_candidates, make_admission
 from harness.experiment.known_graph import GraphLookup, KnownGraph, look_up_graph
 from harness.experiment.requests import admit_on_all_grids
+from harness.graph.store.datasets import build_store
 from harness.prediction.advice import Advice, advise, compare_options, estimate_seconds, find_ties
 from harness.prediction.epoch import CachingPredictor, predict
 from harness.prediction.fewer_ranks import find_fewer_ranks, list_fewer_ranks
@@ -16,7 +17,6 @@ from harness.prediction.partition_choice import compare_partitions
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import load_machine_card
 from harness.spec.root import find_root
-from harness.store.datasets import build_store
 from harness.strategy import Candidate, Promise, Ready, admit
 
 pytestmark = pytest.mark.long

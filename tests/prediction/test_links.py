@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from harness.base.errors import RunError, UserError
 from harness.cli import main
-from harness.errors import RunError, UserError
 from harness.ledger import AxisName
 from harness.prediction.calibration import links
 from harness.prediction.calibration.links import (

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import message_fit
 from benchmarks.message_fit import Point
-from harness.formatting import GB
+from harness.base.formatting import GB
 from harness.ledger import Op
 from harness.spec.machine_card import Constant, Links, list_machines, load_machine_card
 

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 import harness
+from harness.base.errors import UserError
 from harness.claims import Evidence
 from harness.cli import main
-from harness.errors import UserError
 from harness.experiment.known_graph import look_up_graph
 from harness.experiment.requests import admit_on_all_grids, make_spec
 from harness.prediction import epoch as prediction
 from harness.prediction.advice import advise
+from harness.prediction.replay import ReplayedRank, replay
 from harness.registry import load_strategy, registered_strategies
-from harness.replay import ReplayedRank, replay
 from harness.spec.machine_card import load_machine_card
 from harness.spec.root import find_root
 from harness.strategy import Strategy

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from harness.base.errors import UserError
 from harness.conformance.case import make_check_graph
-from harness.errors import UserError
+from harness.graph.store.memory_store import MemoryStore
 from harness.ledger import AxisName, Phase, TensorName
 from harness.prediction.advice import (
     ADVICE,
@@ -37,11 +38,10 @@ from harness.prediction.epoch import (
 )
 from harness.prediction.event_prices import EventPrices
 from harness.prediction.pricing import TimePart, list_constants, price_call, price_copies, price_kernels
+from harness.prediction.replay import replay
 from harness.registry import load_strategy, registered_strategies
-from harness.replay import replay
 from harness.spec.machine_card import MachineCard, Noise, list_machines, load_machine_card
 from harness.spec.spec import Spec
-from harness.store.memory_store import MemoryStore
 from harness.strategy import (
     BlockCounts,
     Candidate,

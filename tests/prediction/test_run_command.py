@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.experiment.requests import make_spec, nest_settings
 from harness.prediction.run_command import format_setting, make_run_command
 from harness.registry import load_strategy, registered_strategies

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.requests import make_spec, nest_settings
+from harness.graph.store.catalog import load_card
 from harness.prediction.epoch import predict
 from harness.prediction.scaled_sizes import predict_from_scaled_sizes, scale_facts
 from harness.registry import load_strategy
 from harness.spec.machine_card import load_machine_card
-from harness.store.catalog import load_card
 from harness.strategy import Ready, Strategy, admit
 
 pytestmark = pytest.mark.long

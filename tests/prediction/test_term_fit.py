@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
-from harness.errors import RunError
+from harness.base.errors import RunError
 from harness.ledger.tape import ProductShape
 from harness.prediction.calibration.spmm_rates import ProductTime, SpmmForm, fit_spmm, list_gpu_forms
 from harness.prediction.calibration.term_fit import (

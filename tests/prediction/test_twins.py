@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.experiment.requests import make_spec, nest_settings
 from harness.prediction.epoch import predict
 from harness.prediction.twins import fit_growth, predict_from_twins

@@ -9,13 +9,13 @@ import torch
 
 from harness.comm.grid import Grid
 from harness.conformance.case import make_check_graph
+from harness.graph.store.memory_store import MemoryStore
 from harness.ledger import Key, Op, Phase
 from harness.ledger.tape import Event, Tape
+from harness.prediction.replay import Meter, replay
 from harness.registry import load_strategy
-from harness.replay import Meter, replay
 from harness.runtime.trainer import Trainer
 from harness.spec.spec import Spec
-from harness.store.memory_store import MemoryStore
 from harness.strategy import Strategy, admit, facts_of
 
 RANKS = 3

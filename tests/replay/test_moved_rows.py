@@ -11,7 +11,7 @@ from harness.kernels.attention import attend
 from harness.kernels.csr import make_meta_csr
 from harness.ledger import Op, TensorName
 from harness.ledger.tape import Tape
-from harness.replay import Meter
+from harness.prediction.replay import Meter
 
 ROWS, WIDTH, SELECTED = 1000, 8, 10
 

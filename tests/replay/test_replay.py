@@ -13,21 +13,21 @@ from typing import Any
 import pytest
 import torch
 
+from harness.base.errors import UserError
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.comm.launchers import RankPlace
 from harness.conformance.account import count_epoch_words
 from harness.conformance.case import make_check_graph
-from harness.errors import UserError
 from harness.experiment.known_graph import facts_of_card
+from harness.graph.store.dataset_card import DatasetCard
+from harness.graph.store.memory_store import MemoryStore
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.ledger.tape import Tape, outline_events
+from harness.prediction.replay import Meter, replay
 from harness.registry import load_strategy
-from harness.replay import Meter, replay
 from harness.spec.spec import Spec, StrategyChoice
-from harness.store.dataset_card import DatasetCard
-from harness.store.memory_store import MemoryStore
 from harness.strategy import BlockCounts, Facts, ShapeBlocks, Strategy, facts_of
 
 ROOT = Path(__file__).parents[2]
@@ -182,7 +182,7 @@ def test_an_operator_that_is_not_run_again_has_the_same_outcome(
     mini_batches = load_strategy(name).mini_batches
     one = strategy(prod(grid.values()), FEW, name, grid, batch=64 if mini_batches else 0)
     remembered = [replay(one, steps=2) for _ in range(2)]
-    monkeypatch.setattr("harness.replay._build_signature", lambda *_: None)
+    monkeypatch.setattr("harness.prediction.replay._build_signature", lambda *_: None)
     again = replay(one, steps=2)
     for each in remembered:
         assert [pair for pair in zip(each.events, again.events, strict=True) if pair[0] != pair[1]] == []

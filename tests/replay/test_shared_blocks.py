@@ -9,6 +9,7 @@ from harness.conformance.case import make_check_graph
 from harness.graph.blocks import Blocks
 from harness.graph.model import Graph
 from harness.graph.shared_blocks import SharedBlocks
+from harness.graph.store.memory_store import MemoryStore
 from harness.kernels.csr import Csr, from_coo, to_scipy
 from harness.kernels.parts import (
     compact_columns,
@@ -19,12 +20,11 @@ from harness.kernels.parts import (
     nonempty_columns_by_block,
 )
 from harness.prediction.epoch import RankEpoch, predict, price_epochs
+from harness.prediction.replay import replay
 from harness.registry import load_strategy
-from harness.replay import replay
 from harness.spec.machine_card import load_machine_card
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
-from harness.store.memory_store import MemoryStore
 from harness.strategy import Ready, admit, facts_of
 
 CARD = load_machine_card(find_root(), "perlmutter")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.figures import FramedTables
-from harness.report import write_report
+from harness.report.figures import FramedTables
+from harness.report.page import write_report
 from harness.results.collect import collect
 
 

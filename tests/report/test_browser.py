@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from harness.figures import FramedTables
-from harness.report import write_report
+from harness.report.figures import FramedTables
+from harness.report.page import write_report
 from harness.results.collect import collect
 from tests.chromium import require_chromium, run_chromium
 

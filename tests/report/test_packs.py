@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 
 import harness
+from harness.base.errors import UserError
 from harness.cli import main
-from harness.errors import UserError
-from harness.pack.archive import SUMS, list_checksums, pack_archive, read_archive
-from harness.pack.reading import FOLDER
-from harness.report.packs import PacksReport, write_packs_report
+from harness.report.pack.archive import SUMS, list_checksums, pack_archive, read_archive
+from harness.report.pack.reading import FOLDER
+from harness.report.packs_page import PacksReport, write_packs_report
 from harness.results.parquet import read_table, to_pandas
 from harness.results.ranking import CONTRIBUTIONS
 from harness.spec.root import find_root

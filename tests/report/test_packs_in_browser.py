@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.report.packs import write_packs_report
+from harness.report.packs_page import write_packs_report
 from harness.spec.root import find_root
 from tests.chromium import Browser, require_chromium
 from tests.synthetic_packs import add_runs, pack_runs

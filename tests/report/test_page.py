@@ -15,13 +15,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.figures.framed_tables import KINDS, FramedTables
-from harness.figures.kind import FigureKind, read_tables
-from harness.figures.panels import split_panels
-from harness.report import run_panels, write_report
+from harness.report import run_panels
 from harness.report.charts import SENTENCES, select_sentences
 from harness.report.embedding import TextTable, dump_json, encode_frame
-from harness.report.page import SVG
+from harness.report.figures.framed_tables import KINDS, FramedTables
+from harness.report.figures.kind import FigureKind, read_tables
+from harness.report.figures.panels import split_panels
+from harness.report.page import SVG, write_report
 from harness.report.vega import load_vega
 from harness.results import statistics
 from harness.results.collect import collect
@@ -207,7 +207,7 @@ def test_each_panel_is_summed_up_once(study: Path, tmp_path: Path, monkeypatch: 
         calls.append(len(runs))
         return statistics.summarize_configurations(runs)
 
-    monkeypatch.setattr("harness.figures.panels.summarize_configurations", counted)
+    monkeypatch.setattr("harness.report.figures.panels.summarize_configurations", counted)
     write_report(FramedTables(study / "tables"), tmp_path / "report.html")
     assert len(calls) == len(split_panels(read_collected(study / "tables", "runs")))
 

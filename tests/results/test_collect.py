@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from harness.base.errors import UserError
 from harness.cli import main
-from harness.commands.evaluating import CollectAnswer, CollectRequest
-from harness.errors import UserError
+from harness.cli.commands.evaluating import CollectAnswer, CollectRequest
 from harness.results import record
 from harness.results.collect import Collection, collect
 from harness.results.parquet import read_collected

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from harness.base.validation import check_name
 from harness.kernels.csr import from_coo
 from harness.kernels.spmm import spmm
 from harness.results.collect import collect
 from harness.results.error_origin import find_error_origin
 from harness.results.run_row import make_rows
 from harness.results.schema import TABLES
-from harness.validation import check_name
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,7 +33,7 @@ def check_a_bad_name() -> None:
     ("fail", "file", "package"),
     [
         (multiply_with_wrong_shape, "harness/kernels/", " (kernels)"),
-        (check_a_bad_name, "harness/validation.py", ""),
+        (check_a_bad_name, "harness/base/validation.py", ""),
     ],
 )
 def test_the_origin_is_the_innermost_frame_of_the_project(

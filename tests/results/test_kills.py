@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
 from harness.results.schema import TABLES

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from harness.base.errors import UserError
 from harness.cli import main
-from harness.errors import UserError
-from harness.figures.kinds import strong_scaling
-from harness.figures.panels import EPOCH
+from harness.report.figures.kinds import strong_scaling
+from harness.report.figures.panels import EPOCH
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
 from harness.spec.machine_card import Machine

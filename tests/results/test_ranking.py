@@ -12,9 +12,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.registry import hash_strategy_code
-from harness.report.packs import find_packs, judge_rows, list_runs, read_and_verify
+from harness.report.packs_page import find_packs, judge_rows, list_runs, read_and_verify
 from harness.results.check_proof import make_proof
 from harness.results.launch_intervals import judge_ratio
 from harness.results.ranking import RULES, rank_runs, summarize_targets

@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness import files
-from harness.errors import RunError, UserError
+from harness.base import files
+from harness.base.errors import RunError, UserError
 from harness.results import record
 from harness.results.record import read_record, write_record
 from harness.results.schema import RUN_TABLES, TABLES_OF_RUN

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from harness.base.errors import UserError
+from harness.base.files import owner_tag
 from harness.cli import main
-from harness.errors import UserError
-from harness.files import owner_tag
 from harness.results.record import find_run, read_record, remove_run
 from harness.spec.spec import Spec
 

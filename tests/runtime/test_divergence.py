@@ -9,11 +9,11 @@ import pytest
 
 from harness.cli import main
 from harness.experiment.requests import make_spec
-from harness.launch.fork_server import ForkServer
-from harness.launch.launch import launch, launch_in_process
 from harness.results.collect import collect
 from harness.results.record import Record, read_record
 from harness.results.schema import SETTLED
+from harness.runtime.launch.fork_server import ForkServer
+from harness.runtime.launch.launch import launch, launch_in_process
 from harness.spec.spec import Spec, canonical_json
 
 pytestmark = pytest.mark.long

@@ -10,8 +10,8 @@ from benchmarks.measuring import train_in_turns, trainer_of
 from harness.comm import call
 from harness.comm.call import Pending
 from harness.experiment.requests import make_spec
-from harness.launch.worker_pool import Pool
 from harness.runtime import rank
+from harness.runtime.launch.worker_pool import Pool
 from harness.runtime.rank_tables import RankTables
 from harness.runtime.trainer import Trainer
 from harness.spec.spec import Spec

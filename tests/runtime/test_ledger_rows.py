@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from harness.ledger import Amounts, AxisName, Direction, Key, Op, Phase, TensorName
-from harness.models import SplitAccuracy
 from harness.results.parquet import columns_to_arrow, serialize_table, to_arrow
 from harness.results.schema import RUN_TABLES
 from harness.runtime import recording
@@ -27,6 +26,7 @@ from harness.runtime.rank_tables import (
     read_unfinished_tables,
 )
 from harness.runtime.trainer import Epoch
+from harness.strategy.models import SplitAccuracy
 
 KEYS = [
     Key(Phase.CONVOLVE, 0, Direction.FORWARD, Op.SPMM, tensor=TensorName.T),

@@ -18,12 +18,12 @@ from harness.cli import main
 from harness.comm.grid import Grid
 from harness.graph.model import SPLITS
 from harness.ledger import Ledger
-from harness.models import Predictions
 from harness.runtime import ogb_judge
 from harness.runtime.ogb_judge import OgbJudge, load_evaluator
 from harness.runtime.open_run import open_run
 from harness.runtime.trainer import Trainer
 from harness.spec.spec import Spec
+from harness.strategy.models import Predictions
 from tests.cases import DOUBLE, make_case
 
 pytestmark = pytest.mark.long

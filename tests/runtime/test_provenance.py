@@ -44,7 +44,7 @@ def test_a_file_that_git_does_not_know_counts_where_git_knows_others(
 
 
 def test_the_command_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["/bin/harness/launch/rank.py", "--scratch", "x"])
+    monkeypatch.setattr(sys, "argv", ["/bin/harness/runtime/launch/rank.py", "--scratch", "x"])
     (tmp_path / COMMAND).write_text("harness run --strategy serial")
     monkeypatch.setenv("LOADEDMODULES", "cuda/12.4:openmpi/5")
     monkeypatch.setenv("FI_PROVIDER", "cxi")

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from harness.experiment.requests import make_spec
-from harness.launch.launch import launch_in_process
 from harness.ledger import Amounts, AxisName, Direction, Key, Op, Phase
 from harness.registry import load_strategy
 from harness.results.record import read_record
+from harness.runtime.launch.launch import launch_in_process
 from harness.runtime.ledger_rows import LedgerRows
 from harness.runtime.rank_tables import RankTables
 from harness.runtime.recording import cache_hit_rate, check_words_received

@@ -22,7 +22,7 @@ from harness.conformance.reference import train_densely
 from harness.graph.model import TRAIN, has_label
 from harness.kernels.parts import select_rows
 from harness.ledger import MOVING, SAMPLING, AxisName, Ledger, Phase
-from harness.replay import replay
+from harness.prediction.replay import replay
 from harness.runtime.trainer import Trainer
 from harness.spec.spec import Spec, StrategyChoice
 from harness.strategies.sampling.bulk import Bulk

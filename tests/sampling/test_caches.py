@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.base.ranges import split_range
 from harness.conformance.case import make_check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.parts import extract_block
 from harness.ledger import AxisName
-from harness.ranges import split_range
 from harness.strategies.sampling.caches import (
     EvictingCache,
     EvictingPolicy,

@@ -6,12 +6,12 @@ import torch
 
 from harness.graph.model import TRAIN, Graph, RawGraph
 from harness.graph.normalise import normalise_adjacency
+from harness.graph.sources.twin import PowerLawTwin
+from harness.graph.store.memory_store import MemoryStore
 from harness.kernels import Csr
 from harness.kernels.csr import make_meta_csr
 from harness.ledger import Op
-from harness.replay import replay
-from harness.sources.twin import PowerLawTwin
-from harness.store.memory_store import MemoryStore
+from harness.prediction.replay import replay
 from harness.strategies.sampling.graph_placement import WholeGraph
 from harness.strategies.sampling.sampler import Neighbours
 from harness.strategy import admit, facts_of

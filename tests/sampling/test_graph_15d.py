@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from harness.base.ranges import ranges_between, split_range
 from harness.comm.grid import Grid
 from harness.conformance.case import make_check_graph
 from harness.kernels.parts import extract_block
 from harness.ledger import AxisName, Key, Ledger, Op, Phase, TensorName
-from harness.ranges import ranges_between, split_range
 from harness.strategies.sampling.bulk import Algorithm1, BulkGraph, SampledLayer
 from harness.strategies.sampling.graph_15d import BlockRowGraph15D
 from harness.strategies.sampling.graph_placement import BlockLayout, Rank

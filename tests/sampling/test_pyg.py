@@ -9,10 +9,10 @@ import torch
 import torch_geometric.typing
 from torch import Tensor
 
+from harness.base.errors import UserError
 from harness.conformance.case import Case, train_rank
 from harness.conformance.laws import check_all_memory, check_memory, check_replay, check_serial
 from harness.conformance.reference import train_densely
-from harness.errors import UserError
 from harness.kernels import to_scipy
 from harness.ledger import AxisName
 from harness.strategies.sampling import pyg

@@ -14,7 +14,7 @@ from harness.graph.model import TRAIN, has_label
 from harness.kernels import to_scipy
 from harness.kernels.random import Purpose, random_bits_numba, random_order
 from harness.ledger import AxisName, Ledger, TensorName
-from harness.replay import replay
+from harness.prediction.replay import replay
 from harness.runtime.trainer import Trainer
 from harness.spec.spec import ModelChoice, StrategyChoice
 from harness.strategies.sampling import sampler as sampler_module

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness.slurm.executor import make_batch_line
-from harness.slurm.jobs import (
+from harness.runtime.slurm.executor import make_batch_line
+from harness.runtime.slurm.jobs import (
     MARGIN,
     OVERHEAD_MINUTES,
     RUNS_PER_JOB,
@@ -23,7 +23,7 @@ from harness.slurm.jobs import (
     keep_ended_batches,
     make_batches,
 )
-from harness.slurm.resources import Site, parse_partitions
+from harness.runtime.slurm.resources import Site, parse_partitions
 from harness.spec.machine_card import Slurm
 
 SLURM = Slurm(ranks_per_node=4, minutes=10, job_minutes=45)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.slurm.executor import make_batch_line
-from harness.slurm.resources import Site, request_job, request_place
-from harness.slurm.srun import can_start_steps, make_python_command, make_step_command
+from harness.runtime.slurm.executor import make_batch_line
+from harness.runtime.slurm.resources import Site, request_job, request_place
+from harness.runtime.slurm.srun import can_start_steps, make_python_command, make_step_command
 from harness.spec.machine_card import Container, Slurm
 from tests.slurm.project import Cluster
 from tests.slurm.test_resources import CLUSTERS, ROOT, card

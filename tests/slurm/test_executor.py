@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 import snakemake.api
 
-from harness.slurm.executor import NEVER_STARTS, install_executor
+from harness.runtime.slurm.executor import NEVER_STARTS, install_executor
 from tests.slurm.project import QUICK, ROOT, Project, wait_until
 
 pytestmark = pytest.mark.long
 
 SNAKEFILE = """
-from harness.slurm.executor import install_executor, prepare_workflow
+from harness.runtime.slurm.executor import install_executor, prepare_workflow
 
 install_executor()
 

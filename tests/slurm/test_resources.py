@@ -12,8 +12,8 @@ from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 from snakemake_executor_plugin_slurm.utils import set_gres_string
 from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 
-from harness.slurm import resources
-from harness.slurm.resources import (
+from harness.runtime.slurm import resources
+from harness.runtime.slurm.resources import (
     JOB_KEYS,
     Resources,
     Site,
@@ -26,7 +26,7 @@ from harness.slurm.resources import (
     request_node,
     request_place,
 )
-from harness.slurm.srun import make_step_command
+from harness.runtime.slurm.srun import make_step_command
 from harness.spec.machine_card import Builds, Constant, Slurm, list_machines
 
 ROOT = Path(__file__).parents[2]

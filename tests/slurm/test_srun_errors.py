@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.slurm.resources import parse_seconds
-from harness.slurm.srun import can_start_steps, parse_srun_errors, read_seconds_left
+from harness.runtime.slurm.resources import parse_seconds
+from harness.runtime.slurm.srun import can_start_steps, parse_srun_errors, read_seconds_left
 
 KILLED = """epoch 3
 srun: error: n2: task 2: Killed

@@ -19,7 +19,7 @@ import yaml
 
 from harness.results.record import Record, read_record
 from harness.runtime.recorded_environment import UNLISTED
-from harness.slurm.srun import make_step_command
+from harness.runtime.slurm.srun import make_step_command
 from harness.spec.machine_card import Slurm
 from tests.slurm.cluster import LOCAL
 from tests.slurm.project import CARD, ROOT, Project

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 from scipy.sparse import coo_array
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.graph.metis_partition import partition_with_metis
-from harness.kernels.csr import from_scipy
-from harness.kernels.random import GOLDEN, MIX_1, MIX_2, Purpose, derive_key
-from harness.sources.communities import Communities
-from harness.sources.community_counts import (
+from harness.graph.sources.communities import Communities
+from harness.graph.sources.community_counts import (
     count_expected_ends,
     count_expected_rows,
     estimate_rows,
@@ -22,10 +20,12 @@ from harness.sources.community_counts import (
     fit_to_cuts,
     fit_to_rows,
 )
-from harness.sources.distinct_draws import MAX_COUNTED_EDGES
-from harness.sources.rank_permutation import permute_rank
-from harness.sources.shapes import MIN_COMMUNITY, ROOM, CommunityLaw
-from harness.sources.source import draw_edges
+from harness.graph.sources.distinct_draws import MAX_COUNTED_EDGES
+from harness.graph.sources.rank_permutation import permute_rank
+from harness.graph.sources.shapes import MIN_COMMUNITY, ROOM, CommunityLaw
+from harness.graph.sources.source import draw_edges
+from harness.kernels.csr import from_scipy
+from harness.kernels.random import GOLDEN, MIX_1, MIX_2, Purpose, derive_key
 
 WORD = (1 << 64) - 1
 LAW = CommunityLaw(across=0.1, growth=1.2, skew=2)

@@ -4,9 +4,9 @@ import gzip
 
 import pytest
 
-from harness.errors import UserError
-from harness.sources import ReadOptions
-from harness.sources.edge_list import EdgeList
+from harness.base.errors import UserError
+from harness.graph.sources import ReadOptions
+from harness.graph.sources.edge_list import EdgeList
 
 EDGES = [(0, 1), (1, 2), (4, 0)]
 

@@ -9,11 +9,11 @@ from scipy import sparse
 
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise_adjacency
-from harness.sources.lattice import Lattice, keep_largest_component, subdivide_edges
-from harness.sources.rmat import Rmat
-from harness.sources.sbm import Sbm
-from harness.sources.shapes import SLOTS
-from harness.sources.source import generate_graph
+from harness.graph.sources.lattice import Lattice, keep_largest_component, subdivide_edges
+from harness.graph.sources.rmat import Rmat
+from harness.graph.sources.sbm import Sbm
+from harness.graph.sources.shapes import SLOTS
+from harness.graph.sources.source import generate_graph
 
 GENERATORS = [Rmat(8, 6.5, 1), Sbm(211, 4, 9, 0.7, 1), Lattice(13, 17, 1)]
 

@@ -7,10 +7,10 @@ import pytest
 from scipy import sparse
 from torch_geometric.datasets import AmazonProducts, Flickr
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.graph.model import TEST, TRAIN, VALID
-from harness.sources import ReadOptions, graphsaint
-from harness.sources.graphsaint import FILES, GraphSaint
+from harness.graph.sources import ReadOptions, graphsaint
+from harness.graph.sources.graphsaint import FILES, GraphSaint
 
 N, CLASSES = 41, 7
 RNG = np.random.default_rng(5)

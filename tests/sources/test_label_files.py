@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.errors import UserError
-from harness.sources import label_files
-from harness.sources.label_files import (
+from harness.base.errors import UserError
+from harness.graph.sources import label_files
+from harness.graph.sources.label_files import (
     infer_classes,
     read_class_names,
     read_label_sets,

@@ -5,10 +5,10 @@ import torch
 
 from harness.graph.model import TEST, TRAIN
 from harness.graph.normalise import normalise_adjacency
+from harness.graph.sources.sbm import Sbm
+from harness.graph.sources.source import generate_graph
 from harness.graph.vertex_data import draw_gaussian_features, draw_random_split
 from harness.kernels.csr import row_indices
-from harness.sources.sbm import Sbm
-from harness.sources.source import generate_graph
 
 
 def accuracy(homophily, seed, epochs, use_graph=True):

@@ -7,9 +7,9 @@ import pytest
 from scipy import sparse
 from scipy.io import mmwrite
 
-from harness.errors import UserError
-from harness.sources import ReadOptions
-from harness.sources.matrix_market import MatrixMarket
+from harness.base.errors import UserError
+from harness.graph.sources import ReadOptions
+from harness.graph.sources.matrix_market import MatrixMarket
 
 HEADER = "%%MatrixMarket matrix coordinate"
 

@@ -8,10 +8,10 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as draw
 
-from harness.errors import UserError
-from harness.sources.metis import Metis
-from harness.sources.source import ReadOptions
-from harness.sources.stream import collect_graph
+from harness.base.errors import UserError
+from harness.graph.sources.metis import Metis
+from harness.graph.sources.source import ReadOptions
+from harness.graph.sources.stream import collect_graph
 from tests.random_matrices import random_matrix
 
 

@@ -6,9 +6,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from harness.errors import UserError
-from harness.sources import ReadOptions
-from harness.sources.edge_list import EdgeList
+from harness.base.errors import UserError
+from harness.graph.sources import ReadOptions
+from harness.graph.sources.edge_list import EdgeList
 
 NAMES = [f"protein|{number % 7}_{chr(97 + number)}" for number in range(20)] + ["ö", "Z"]
 RNG = np.random.default_rng(2)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.graph.model import TEST, TRAIN, VALID
-from harness.sources.npz import read_npz
+from harness.graph.sources.npz import read_npz
 
 ADJACENCY = sparse.csr_array(np.array([[0, 1, 0], [0, 0, 1], [1, 0, 1]]))
 FEATURES = np.array([[0.0, 2.0], [1.0, 0.0], [0.0, 0.0]], dtype=np.float32)

@@ -6,16 +6,16 @@ import sys
 
 import pytest
 
+from harness.base.validation import validate
 from harness.comm.grid import Grid
 from harness.conformance.case import Case
 from harness.graph.model import SPLITS, has_label
+from harness.graph.sources.ogb import Ogb, read_ogb_table
+from harness.graph.store.catalog import list_cards, load_card
 from harness.ledger import Ledger
 from harness.runtime.trainer import Trainer
-from harness.sources.ogb import Ogb, read_ogb_table
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
-from harness.store.catalog import list_cards, load_card
-from harness.validation import validate
 
 
 @pytest.fixture(params=["ogbn-arxiv", "ogbn-products", "ogbn-papers100M"])
@@ -40,7 +40,10 @@ def test_cards_agree_with_the_package():
 
 
 def test_the_package_is_not_imported_for_it():
-    asked = "import sys; from harness.sources.ogb import read_ogb_table; print(*read_ogb_table(), 'ogb' in sys.modules)"
+    asked = (
+        "import sys; from harness.graph.sources.ogb import read_ogb_table; "
+        "print(*read_ogb_table(), 'ogb' in sys.modules)"
+    )
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout
     assert told.split() == ["ogbn-proteins", "ogbn-products", "ogbn-arxiv", "ogbn-papers100M", "False"]
 

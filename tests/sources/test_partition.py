@@ -2,8 +2,8 @@
 
 import pytest
 
-from harness.errors import UserError
-from harness.store.partition_file import read_partition_file
+from harness.base.errors import UserError
+from harness.graph.store.partition_file import read_partition_file
 
 
 @pytest.mark.parametrize("text", ["0\n2\n1\n", "0\n2\n1", "0\r\n2\r\n1\r\n", " 0\n 2\n 1\n"])

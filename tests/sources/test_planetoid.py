@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.graph.model import NO_LABEL, TEST, TRAIN, VALID
-from harness.sources.planetoid import read_pickle, read_planetoid
+from harness.graph.sources.planetoid import read_pickle, read_planetoid
 
 NEIGHBOURS = {0: [1], 1: [0, 2, 2], 2: [1], 3: [3], 4: [6], 5: [], 6: [4], 7: []}
 """Eight vertices; 5 is in the test range (4 .. 7) and has no row, as happens in Citeseer."""

@@ -6,9 +6,9 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.utils import to_undirected
 
-from harness.errors import UserError
-from harness.sources import ReadOptions
-from harness.sources.pyg_file import PygFile
+from harness.base.errors import UserError
+from harness.graph.sources import ReadOptions
+from harness.graph.sources.pyg_file import PygFile
 
 
 def data(**more):

@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 from scipy import sparse
 from scipy.io import mmread, mmwrite
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.graph.sources import ReadOptions
+from harness.graph.sources.archive import FileRef
+from harness.graph.sources.edge_list import EdgeList
+from harness.graph.sources.generated import CommunitiesSource, LatticeSource, RmatSource, SbmSource
+from harness.graph.sources.matrix_market import MatrixMarket
+from harness.graph.sources.npz import Npz
+from harness.graph.sources.rmat import Rmat
+from harness.graph.sources.shapes import CommunityLaw
+from harness.graph.sources.stream import count_edges
+from harness.graph.sources.text import START, cut_into_pairs
 from harness.kernels.random import NUMBA_THRESHOLD
-from harness.sources import ReadOptions
-from harness.sources.archive import FileRef
-from harness.sources.edge_list import EdgeList
-from harness.sources.generated import CommunitiesSource, LatticeSource, RmatSource, SbmSource
-from harness.sources.matrix_market import MatrixMarket
-from harness.sources.npz import Npz
-from harness.sources.rmat import Rmat
-from harness.sources.shapes import CommunityLaw
-from harness.sources.stream import count_edges
-from harness.sources.text import START, cut_into_pairs
 from tests.random_matrices import random_matrix
 
 AT_ONCE = (1, 3, 100)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from harness.errors import UserError
-from harness.sources.label_files import read_label_sets, read_labels
-from harness.sources.vertex_files import read_table
+from harness.base.errors import UserError
+from harness.graph.sources.label_files import read_label_sets, read_labels
+from harness.graph.sources.vertex_files import read_table
 
 TABLE = np.array([[1.0, 2.5], [3.0, 4.0], [5.0, -1.0]])
 

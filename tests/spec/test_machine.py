@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.validation import validate
 from harness.spec.machine_card import MachineCard, list_machines, load_machine_card
-from harness.validation import validate
 
 ROOT = Path(__file__).parents[2]
 CONSTANT = {"value": 1.0, "within": 1.0, "source": "assumed"}

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.base.validation import added_later, list_settings
 from harness.experiment.expand import expand
 from harness.experiment.experiment_file import load_experiment
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
 from harness.strategy import MessageParams
-from harness.validation import added_later, list_settings
 
 RECORDED = Path(__file__).with_name("run_ids.txt")
 """What `harness plan --experiment workflows/experiments/every-choice.yaml` printed, with run ids and labels."""

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.validation import validate
 from harness.spec.spec import Spec, canonical_json
-from harness.validation import validate
 
 GOOD: dict[str, Any] = {
     "strategy": "cagnet-1d",

@@ -5,11 +5,11 @@ import pytest
 import yaml
 
 from harness.graph.model import RawGraph
+from harness.graph.sources.stream import stream_graph
+from harness.graph.store.contents import DatasetContents, load_graph
+from harness.graph.store.dataset_card import DatasetCard
+from harness.graph.store.writer import StorePlan, write_store
 from harness.kernels.csr import to_scipy
-from harness.sources.stream import stream_graph
-from harness.store.contents import DatasetContents, load_graph
-from harness.store.dataset_card import DatasetCard
-from harness.store.writer import StorePlan, write_store
 
 CARD = {
     "name": "toy",

@@ -5,8 +5,8 @@ import pytest
 
 from harness.conformance.case import make_check_graph
 from harness.graph.averaged import AveragedBlocks
+from harness.graph.store.memory_store import MemoryStore
 from harness.kernels.csr import to_scipy
-from harness.store.memory_store import MemoryStore
 
 
 @pytest.mark.parametrize("directed", [False, True])

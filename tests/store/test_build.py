@@ -9,13 +9,13 @@ import pytest
 import torch
 from scipy import sparse
 
-from harness.errors import RunError, UserError
+from harness.base.errors import RunError, UserError
+from harness.graph.store.datasets import build_store, open_dataset
+from harness.graph.store.location import verify_store
+from harness.graph.store.manifest import MANIFEST_FILE, StoreFiles
+from harness.graph.store.memory_store import MemoryStore
+from harness.graph.store.reader import Store
 from harness.spec.dataset import DatasetChoice
-from harness.store.datasets import build_store, open_dataset
-from harness.store.location import verify_store
-from harness.store.manifest import MANIFEST_FILE, StoreFiles
-from harness.store.memory_store import MemoryStore
-from harness.store.reader import Store
 
 
 def chosen(name="toy", **order):

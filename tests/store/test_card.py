@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UserError
-from harness.store.catalog import list_cards, load_card
+from harness.base.errors import UserError
+from harness.graph.store.catalog import list_cards, load_card
 
 CATALOG = Path("datasets") / "catalog"
 

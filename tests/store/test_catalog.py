@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from harness.graph.model import TRAIN
+from harness.graph.store.catalog import list_cards, load_card
+from harness.graph.store.datasets import build_store, open_dataset
+from harness.graph.store.reader import Store
+from harness.graph.store.shard_balance import measure_shard_balance
 from harness.kernels.csr import to_scipy
 from harness.spec.dataset import DatasetChoice
-from harness.store.catalog import list_cards, load_card
-from harness.store.datasets import build_store, open_dataset
-from harness.store.reader import Store
-from harness.store.shard_balance import measure_shard_balance
 
 ROOT = Path(__file__).parents[2]
 DRAWN_IN_MEMORY = ["directed-toy", "sbm-4096", "tiny-lattice", "tiny-rmat", "tiny-sbm"]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.base.validation import validate
 from harness.spec.dataset import DatasetChoice
-from harness.validation import validate
 
 
 @pytest.mark.parametrize(

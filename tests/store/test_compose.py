@@ -7,10 +7,10 @@ import pytest
 import torch
 from scipy import sparse
 
-from harness.errors import UserError
+from harness.base.errors import UserError
 from harness.graph.model import TEST, TRAIN, VALID
+from harness.graph.store.contents import load_graph
 from harness.kernels.csr import to_scipy
-from harness.store.contents import load_graph
 
 ADJACENCY = sparse.csr_array(np.array([[0, 1, 0], [0, 0, 1], [0, 0, 0]]))
 FROM_FILES = {

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from harness.graph.partition import count_needed_rows, order_by_part, partition_graph
+from harness.graph.store.datasets import build_store, open_dataset
+from harness.graph.store.info import describe_dataset
+from harness.graph.store.memory_store import MemoryStore
+from harness.graph.store.reader import Store
 from harness.kernels.csr import to_scipy
 from harness.spec.dataset import DatasetChoice
-from harness.store.datasets import build_store, open_dataset
-from harness.store.info import describe_dataset
-from harness.store.memory_store import MemoryStore
-from harness.store.reader import Store
 
 PARTS = {
     "uneven": lambda n: torch.arange(n) % 7 // 3,

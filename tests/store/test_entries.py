@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from harness.graph.order import TableMap
-from harness.store.entries import (
+from harness.graph.store.entries import (
     Blocking,
     mirror_entries,
     narrow_rowptr,

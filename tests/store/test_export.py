@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.graph.store import graph_export
+from harness.graph.store.build_resources import BuildResources
+from harness.graph.store.datasets import build_store, open_dataset
+from harness.graph.store.graph_export import export_graph
+from harness.graph.store.graph_import import ImportRequest, import_graph
 from harness.spec.dataset import DatasetChoice
-from harness.store import graph_export
-from harness.store.build_resources import BuildResources
-from harness.store.datasets import build_store, open_dataset
-from harness.store.graph_export import export_graph
-from harness.store.graph_import import ImportRequest, import_graph
 
 N, WIDTH = 41, 5
 GRAPHS = {

@@ -5,7 +5,7 @@ import torch
 
 from harness.conformance.case import make_check_graph
 from harness.graph import blocks
-from harness.store.memory_store import MemoryStore
+from harness.graph.store.memory_store import MemoryStore
 
 
 @pytest.mark.parametrize("at_once", [1, 100, blocks.STRIPE_NONZEROS])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from harness.cli import main
-from harness.store.dataset_card import DatasetCard
-from harness.store.info import WEIGHTS
+from harness.graph.store.dataset_card import DatasetCard
+from harness.graph.store.info import WEIGHTS
 
 EVERYTHING = "random features, labels by degree, a random split"
 

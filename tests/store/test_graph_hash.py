@@ -2,12 +2,12 @@
 
 import pytest
 
+from harness.graph.store.catalog import load_card
+from harness.graph.store.datasets import build_store, open_dataset
+from harness.graph.store.location import find_graph_hashes
+from harness.graph.store.manifest import read_manifest
+from harness.graph.store.memory_store import MemoryStore
 from harness.spec.dataset import DatasetChoice
-from harness.store.catalog import load_card
-from harness.store.datasets import build_store, open_dataset
-from harness.store.location import find_graph_hashes
-from harness.store.manifest import read_manifest
-from harness.store.memory_store import MemoryStore
 from harness.strategy.facts import ShapeBlocks, facts_of
 
 ORDERS = (

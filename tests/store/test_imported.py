@@ -13,13 +13,13 @@ import torch
 from pyarrow.parquet import write_table
 from torch_geometric.data import Data
 
+from harness.base.errors import UserError
 from harness.cli import main
-from harness.errors import UserError
+from harness.graph.store.catalog import list_cards, load_card
+from harness.graph.store.class_names import list_class_names
+from harness.graph.store.datasets import build_store, open_dataset
 from harness.kernels.csr import to_scipy
 from harness.spec.dataset import DatasetChoice
-from harness.store.catalog import list_cards, load_card
-from harness.store.class_names import list_class_names
-from harness.store.datasets import build_store, open_dataset
 
 N, M = 40, 150
 

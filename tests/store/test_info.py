@@ -6,11 +6,11 @@ import pytest
 
 from harness.graph.model import SPLITS
 from harness.graph.partition import count_needed_rows
+from harness.graph.store.build_resources import BuildResources
+from harness.graph.store.datasets import build_store, open_dataset
+from harness.graph.store.graph_import import ImportRequest, import_graph
+from harness.graph.store.info import describe_dataset
 from harness.spec.dataset import DatasetChoice
-from harness.store.build_resources import BuildResources
-from harness.store.datasets import build_store, open_dataset
-from harness.store.graph_import import ImportRequest, import_graph
-from harness.store.info import describe_dataset
 
 PLAIN = DatasetChoice(name="toy")
 PARTS = DatasetChoice(name="toy", partition="random", parts=4)

@@ -6,9 +6,9 @@ from typing import get_args
 
 import pytest
 
-from harness.errors import UserError
-from harness.sources import KINDS, REMOVED, load_kind
-from harness.store.catalog import load_card
+from harness.base.errors import UserError
+from harness.graph.sources import KINDS, REMOVED, load_kind
+from harness.graph.store.catalog import load_card
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -20,14 +20,17 @@ def test_reader_is_imported_when_a_card_has_its_kind():
     code = """
 import sys
 from harness.spec.root import find_root
-from harness.store.catalog import load_card
+from harness.graph.store.catalog import load_card
 load_card(find_root(), "tiny-sbm")
-print(*(name for name in sys.modules if name.startswith("harness.sources.")))
+print(*(name for name in sys.modules if name.startswith("harness.graph.sources.")))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     imported = set(done.stdout.split())
-    assert "harness.sources.generated" in imported
-    assert not {"harness.sources.sbm", "harness.sources.ogb", "harness.sources.matrix_market"} & imported
+    assert "harness.graph.sources.generated" in imported
+    assert (
+        not {"harness.graph.sources.sbm", "harness.graph.sources.ogb", "harness.graph.sources.matrix_market"}
+        & imported
+    )
 
 
 @pytest.mark.parametrize(

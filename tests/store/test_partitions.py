@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from harness.errors import RunError, UserError
+from harness.base.errors import RunError, UserError
 from harness.graph import partition as engines
 from harness.graph import partitioners
-from harness.kernels.csr import to_scipy
-from harness.spec.dataset import DatasetChoice
-from harness.store.build_resources import BuildResources
-from harness.store.catalog import load_card
-from harness.store.contents import load_graph, open_contents
-from harness.store.datasets import (
+from harness.graph.store.build_resources import BuildResources
+from harness.graph.store.catalog import load_card
+from harness.graph.store.contents import load_graph, open_contents
+from harness.graph.store.datasets import (
     build_store,
     build_stores,
     locate_store,
@@ -26,10 +24,12 @@ from harness.store.datasets import (
     open_prepared_dataset,
     prepare_dataset,
 )
-from harness.store.location import verify_store
-from harness.store.memory_store import MemoryStore
-from harness.store.pattern import load_pattern
-from harness.store.reader import Store
+from harness.graph.store.location import verify_store
+from harness.graph.store.memory_store import MemoryStore
+from harness.graph.store.pattern import load_pattern
+from harness.graph.store.reader import Store
+from harness.kernels.csr import to_scipy
+from harness.spec.dataset import DatasetChoice
 
 PLAIN = DatasetChoice(name="toy")
 METIS = DatasetChoice(name="toy", partition="metis", parts=4, seed=1)

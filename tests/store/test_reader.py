@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from harness.errors import RunError, UserError
+from harness.base.errors import RunError, UserError
+from harness.base.ranges import split_range
 from harness.graph.model import Graph, RawGraph
 from harness.graph.normalise import normalise_adjacency
-from harness.ranges import split_range
+from harness.graph.store.manifest import MANIFEST_FILE, SCHEMA, StoreFiles
+from harness.graph.store.reader import Store
 from harness.spec.dataset import DatasetChoice
-from harness.store.manifest import MANIFEST_FILE, SCHEMA, StoreFiles
-from harness.store.reader import Store
 
 PLAIN = DatasetChoice(name="toy")
 DOUBLE = DatasetChoice(name="toy", permutation="double", seed=3)
@@ -93,7 +93,7 @@ def test_too_many_open_files_are_not_the_fault_of_the_store(folder, monkeypatch)
     def refuse(path, _):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
 
-    monkeypatch.setattr("harness.store.reader.map_array", refuse)
+    monkeypatch.setattr("harness.graph.store.reader.map_array", refuse)
     with pytest.raises(RunError, match=r"\.npy: .*ulimit -n") as error:
         Store(folder).adjacency(range(53), range(53))
     assert AGAIN not in str(error.value)

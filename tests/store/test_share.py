@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import RunError, UserError
+from harness.base.errors import RunError, UserError
+from harness.graph.store.build_job import STEPS, BuildJob, parse_build_job
+from harness.graph.store.build_resources import BuildResources
+from harness.graph.store.catalog import load_card
+from harness.graph.store.datasets import build_store
+from harness.graph.store.location import locate_store
+from harness.graph.store.manifest import StoreFiles
+from harness.graph.store.staging import StagingFolder
 from harness.spec.dataset import DatasetChoice
-from harness.store.build_job import STEPS, BuildJob, parse_build_job
-from harness.store.build_resources import BuildResources
-from harness.store.catalog import load_card
-from harness.store.datasets import build_store
-from harness.store.location import locate_store
-from harness.store.manifest import StoreFiles
-from harness.store.staging import StagingFolder
 from tests.folder_contents import read_files
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +94,7 @@ def test_jobs_do_what_an_ordinary_build_then_need_not(root, choice, undisturbed,
 def test_the_first_step_makes_the_order_for_all_others(root, choice, undisturbed, monkeypatch):
     build_store(root, choice, resources=LITTLE, job=BuildJob("order", 0, 2))
     monkeypatch.setattr(
-        "harness.store.datasets.load_graph", lambda *_: pytest.fail("the graph was asked for again")
+        "harness.graph.store.datasets.load_graph", lambda *_: pytest.fail("the graph was asked for again")
     )
     for each in shares(2):
         build_store(root, choice, resources=LITTLE, job=each)
@@ -130,7 +130,7 @@ def test_where_there_is_a_store_a_share_is_nothing_to_do(root, choice, undisturb
 @pytest.mark.parametrize("choice", ["as it stands"], indirect=True)
 def test_a_store_that_others_finish_meanwhile_leaves_no_work_behind(root, choice, undisturbed, monkeypatch):
     """Somebody seals the store after a job has looked for it and before it begins."""
-    from harness.store import datasets as module
+    from harness.graph.store import datasets as module
 
     original = module.write_job_share
 
@@ -150,9 +150,9 @@ def start(root, choice, each=None):
 import sys
 from pathlib import Path
 from harness.spec.dataset import DatasetChoice
-from harness.store.build_job import parse_build_job
-from harness.store.build_resources import BuildResources
-from harness.store.datasets import build_store
+from harness.graph.store.build_job import parse_build_job
+from harness.graph.store.build_resources import BuildResources
+from harness.graph.store.datasets import build_store
 job = parse_build_job(sys.argv[2]) if sys.argv[2] else None
 resources = BuildResources(memory=1 << 24, workers=2)
 build_store(Path(sys.argv[1]), DatasetChoice(**{choice.model_dump()!r}), resources=resources, job=job)
@@ -208,7 +208,7 @@ def test_killed_jobs_go_on_where_they_were(root, choice, undisturbed, rounds):
 
 @pytest.mark.parametrize("choice", ["as it stands"], indirect=True)
 def test_jobs_with_other_means_are_refused_while_others_are_at_it(root, choice, undisturbed, monkeypatch):
-    from harness.store import writer
+    from harness.graph.store import writer
 
     def meanwhile(*_):
         with pytest.raises(RunError, match="a different --memory"):
@@ -216,7 +216,7 @@ def test_jobs_with_other_means_are_refused_while_others_are_at_it(root, choice, 
                 root, choice, resources=BuildResources(memory=64 << 20), job=BuildJob("scatter", 1, 2)
             )
 
-    monkeypatch.setattr("harness.store.staging.JOIN_ATTEMPTS", 2)
+    monkeypatch.setattr("harness.graph.store.staging.JOIN_ATTEMPTS", 2)
     with monkeypatch.context() as once:
         once.setattr(writer, "_run_job", meanwhile)
         build_store(root, choice, resources=LITTLE, job=BuildJob("scatter", 0, 2))

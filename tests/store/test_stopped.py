@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.graph.store.build_resources import BuildResources
+from harness.graph.store.datasets import build_store
+from harness.graph.store.manifest import MANIFEST_FILE, StoreFiles
+from harness.graph.store.staging import StagingFolder
 from harness.spec.dataset import DatasetChoice
-from harness.store.build_resources import BuildResources
-from harness.store.datasets import build_store
-from harness.store.manifest import MANIFEST_FILE, StoreFiles
-from harness.store.staging import StagingFolder
 from tests.folder_contents import read_files
 
 pytestmark = pytest.mark.long
@@ -107,8 +107,8 @@ def start_build(root):
 import sys
 from pathlib import Path
 from harness.spec.dataset import DatasetChoice
-from harness.store.build_resources import BuildResources
-from harness.store.datasets import build_store
+from harness.graph.store.build_resources import BuildResources
+from harness.graph.store.datasets import build_store
 resources = BuildResources(memory=1 << 20, workers=2)
 build_store(Path(sys.argv[1]), DatasetChoice(**{CHOICE.model_dump()!r}), resources=resources)
 """

@@ -9,11 +9,11 @@ import torch
 
 from harness.graph.order import make_orders
 from harness.graph.partition import order_by_part
+from harness.graph.store.contents import load_graph
+from harness.graph.store.memory_store import MemoryStore
+from harness.graph.store.reader import Store
 from harness.kernels.csr import to_scipy
 from harness.spec.dataset import DatasetChoice
-from harness.store.contents import load_graph
-from harness.store.memory_store import MemoryStore
-from harness.store.reader import Store
 
 PARTS = "three parts"
 ORDERS = ["none", "single", "double", PARTS]

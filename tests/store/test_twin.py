@@ -6,17 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.errors import UserError
-from harness.sources.communities import Communities
-from harness.sources.community_counts import estimate_rows
-from harness.sources.distinct_draws import MAX_COUNTED_EDGES
-from harness.sources.twin import PowerLawTwin, RoadTwin
+from harness.base.errors import UserError
+from harness.graph.sources.communities import Communities
+from harness.graph.sources.community_counts import estimate_rows
+from harness.graph.sources.distinct_draws import MAX_COUNTED_EDGES
+from harness.graph.sources.twin import PowerLawTwin, RoadTwin
+from harness.graph.store.catalog import list_cards, load_card
+from harness.graph.store.contents import get_generator, load_graph
+from harness.graph.store.dataset_card import DatasetCard
+from harness.graph.store.datasets import build_store, open_dataset
+from harness.graph.store.info import describe_dataset
 from harness.spec.dataset import DatasetChoice, strip_width
-from harness.store.catalog import list_cards, load_card
-from harness.store.contents import get_generator, load_graph
-from harness.store.dataset_card import DatasetCard
-from harness.store.datasets import build_store, open_dataset
-from harness.store.info import describe_dataset
 
 ROOT = Path(__file__).parents[2]
 CARDS = [name for name in list_cards(ROOT) if load_card(ROOT, name).nature]

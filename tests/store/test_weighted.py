@@ -17,14 +17,14 @@ from harness.cli import main
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise_adjacency
 from harness.graph.order import make_orders
-from harness.sources.stream import stream_graph
+from harness.graph.sources.stream import stream_graph
+from harness.graph.store.build_resources import BuildResources
+from harness.graph.store.contents import DatasetContents
+from harness.graph.store.datasets import open_dataset
+from harness.graph.store.memory_store import MemoryStore
+from harness.graph.store.reader import Store
+from harness.graph.store.writer import StorePlan, write_store
 from harness.spec.dataset import DatasetChoice
-from harness.store.build_resources import BuildResources
-from harness.store.contents import DatasetContents
-from harness.store.datasets import open_dataset
-from harness.store.memory_store import MemoryStore
-from harness.store.reader import Store
-from harness.store.writer import StorePlan, write_store
 from tests.dense import to_dense
 
 N, M = 40, 170

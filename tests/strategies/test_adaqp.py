@@ -13,8 +13,8 @@ from harness.conformance.reference import dense_matrix
 from harness.graph.model import TRAIN, has_label
 from harness.kernels.random import Purpose, uniform_rectangle
 from harness.ledger import TensorName
-from harness.models.weights import init_weight
 from harness.strategies.halo.adaqp import AdaQP, dequantize, quantize
+from harness.strategy.models.weights import init_weight
 from tests.cases import DOUBLE, in_parts, make_case
 
 PARTS, LAYERS, HIDDEN = 3, 3, 10

@@ -11,10 +11,10 @@ from torch import Tensor
 from harness.comm.grid import Grid
 from harness.conformance.case import Case
 from harness.ledger import Ledger, Op
-from harness.models.operators import dropout_mask
 from harness.registry import load_strategy
 from harness.spec.spec import Spec
 from harness.strategy import Context, Facts, Strategy, admit, facts_of
+from harness.strategy.models.operators import dropout_mask
 
 FACTS = Facts(
     vertices=4096, nonzeros=63_986, features=64, classes=8, directed=False, labelled=4096, training=4096

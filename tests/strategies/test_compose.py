@@ -10,10 +10,10 @@ from harness.comm.grid import Grid
 from harness.conformance.case import Case, train_rank
 from harness.conformance.laws import ScipyCounts, check_memory, check_replay, check_words
 from harness.conformance.reference import train_densely
+from harness.graph.store.memory_store import MemoryStore
 from harness.ledger import Amounts, Key, Ledger, Op
-from harness.replay import replay
+from harness.prediction.replay import replay
 from harness.runtime.trainer import Trainer
-from harness.store.memory_store import MemoryStore
 from harness.strategies.composed import Compose
 from harness.strategy import Strategy, WordsKey
 from tests.cases import DOUBLE, SGD, make_case

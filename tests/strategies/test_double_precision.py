@@ -17,16 +17,16 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, leaky_relu
 
 from harness.comm.grid import Grid
+from harness.graph.store.datasets import build_store
 from harness.kernels import Csr
 from harness.ledger import Ledger
-from harness.models.weights import init_weight
 from harness.registry import load_strategy, registered_strategies
 from harness.runtime.open_run import open_run
 from harness.runtime.trainer import Trainer
 from harness.spec.dataset import DatasetChoice
 from harness.spec.spec import Spec
-from harness.store.datasets import build_store
 from harness.strategy import Piece, Strategy
+from harness.strategy.models.weights import init_weight
 
 N, CLASSES, HEADS, EPOCHS, LR = 37, 5, 2, 3, 0.5
 TOLERANCE = 1e-12

@@ -15,12 +15,12 @@ from harness.comm import collectives
 from harness.comm.grid import Grid
 from harness.conformance.case import Case, train_rank
 from harness.conformance.reference import train_densely
+from harness.graph.store.memory_store import MemoryStore
 from harness.kernels.csr import Csr, to_scipy
 from harness.ledger import AxisName, Ledger, Op
-from harness.replay import replay
+from harness.prediction.replay import replay
 from harness.runtime.trainer import Trainer
 from harness.spec.spec import Spec
-from harness.store.memory_store import MemoryStore
 from harness.strategies.g3.schedule import build_schedule
 from harness.strategy import WORD, Context, facts_of
 from tests.cases import DOUBLE, SGD, in_parts, make_case

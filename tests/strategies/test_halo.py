@@ -16,14 +16,14 @@ from harness.conformance.reference import train_densely
 from harness.experiment.requests import make_spec
 from harness.graph.model import Graph, RawGraph
 from harness.graph.normalise import normalise_adjacency
+from harness.graph.store.memory_store import MemoryStore
 from harness.kernels.random import Purpose, integers
 from harness.ledger import Ledger, Op
-from harness.replay import replay
+from harness.prediction.replay import replay
 from harness.runtime.open_run import open_run
 from harness.runtime.trainer import Trainer
 from harness.spec.root import find_root
 from harness.spec.spec import Training
-from harness.store.memory_store import MemoryStore
 from harness.strategy import BlockCounts, Promise
 from tests.cases import DOUBLE, in_parts, make_case
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from harness.base.errors import UserError
 from harness.comm import engine
 from harness.comm.call import Pending
 from harness.comm.engine import Engine
@@ -22,16 +23,15 @@ from harness.comm.launchers import RankPlace
 from harness.conformance.case import Case
 from harness.conformance.case_list import choose_combined_grids, combine_choices, make_case
 from harness.conformance.laws import ScipyCounts
-from harness.errors import UserError
 from harness.ledger import Ledger, TensorName
 from harness.ledger.tape import Tape
-from harness.parallel.prefetch import Prefetcher
+from harness.prediction.replay import Meter, replay
 from harness.registry import load_strategy, registered_strategies
-from harness.replay import Meter, replay
 from harness.runtime.trainer import Trainer
 from harness.strategies.sampling.bulk import Bulk
 from harness.strategies.sampling.composition import StepSource
 from harness.strategy import Strategy
+from harness.strategy.parallel.prefetch import Prefetcher
 from tests.conformance.mutants import __file__ as mutants
 
 EXCEPTIONS: dict[tuple[type, str], str] = {

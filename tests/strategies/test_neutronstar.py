@@ -9,7 +9,7 @@ from harness.conformance.case import Case
 from harness.conformance.laws import ScipyCounts
 from harness.kernels.csr import to_scipy
 from harness.ledger import Direction, Op, TensorName
-from harness.replay import replay
+from harness.prediction.replay import replay
 from harness.strategies.halo.neutronstar import NeutronStar
 from harness.strategy import Words
 from tests.cases import DOUBLE, in_parts, make_case

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
+from harness.base.errors import UserError
 from harness.conformance.case import Case
 from harness.conformance.case_list import list_choices
-from harness.errors import UserError
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.requests import make_spec
 from harness.experiment.trained_models import describe_strategy
+from harness.graph.store.catalog import load_card
 from harness.ledger import Op, TensorName
+from harness.prediction.replay import replay
 from harness.registry import load_strategy, registered_strategies
-from harness.replay import replay
 from harness.spec.root import find_root
 from harness.spec.spec import ModelChoice, Spec
-from harness.store.catalog import load_card
 from harness.strategies.halo.neutronstar import NeutronStar
 from harness.strategies.halo.partition_parallel import PartitionParallel
 from harness.strategies.rdm import Rdm

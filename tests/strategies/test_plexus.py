@@ -13,13 +13,13 @@ from benchmarks.plexus_formulas import Coefficients, predict_milliseconds, terms
 from harness.comm.grid import Grid
 from harness.comm.layout import list_grids
 from harness.conformance.case import make_check_graph
+from harness.graph.store.memory_store import MemoryStore
 from harness.ledger import AxisName, Ledger, Op
 from harness.prediction.pricing import price_rings
+from harness.prediction.replay import replay
 from harness.registry import load_strategy
-from harness.replay import replay
 from harness.spec.machine_card import load_machine_card
 from harness.spec.spec import Spec
-from harness.store.memory_store import MemoryStore
 from harness.strategies.plexus.plexus import FIRST, count_padded_words
 from harness.strategy import (
     WORD,

@@ -10,13 +10,13 @@ from harness.conformance.case import Case
 from harness.conformance.laws import ScipyCounts
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.requests import make_spec
+from harness.graph.store.catalog import load_card
 from harness.ledger import TensorName
 from harness.prediction.epoch import predict
-from harness.replay import replay
+from harness.prediction.replay import replay
 from harness.spec.machine_card import load_machine_card
 from harness.spec.root import find_root
 from harness.spec.spec import Spec
-from harness.store.catalog import load_card
 from harness.strategies.rdm import ROW, LayerPlan, Rdm
 from harness.strategy import Facts, Promise, Ready, admit
 

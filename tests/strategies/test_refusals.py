@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from harness.commands.request import parse_settings
-from harness.errors import UserError
+from harness.base.errors import UserError
+from harness.cli.commands.request import parse_settings
 from harness.experiment.requests import nest_settings
+from harness.prediction.replay import replay
 from harness.registry import load_strategy
-from harness.replay import replay
 from harness.spec.spec import Spec
 from harness.strategy import Facts, Strategy, admit
 

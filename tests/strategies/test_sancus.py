@@ -10,7 +10,7 @@ import torch
 from harness.comm.grid import Grid
 from harness.conformance.case import Case, RankResult, train_rank
 from harness.ledger import Ledger, Op, TensorName
-from harness.replay import replay
+from harness.prediction.replay import replay
 from harness.runtime.trainer import Trainer
 from harness.strategies.sancus import Sancus
 from harness.strategy import BlockCounts, Promise

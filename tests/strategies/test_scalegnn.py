@@ -13,9 +13,9 @@ from torch import Tensor
 from harness.comm.grid import Grid
 from harness.conformance.case import Case
 from harness.conformance.case_list import HERE
-from harness.launch.fork_server import ForkServer
 from harness.ledger import MOVING, SAMPLING, Amounts, AxisName, Key, Ledger, Op, TensorName
-from harness.replay import replay
+from harness.prediction.replay import replay
+from harness.runtime.launch.fork_server import ForkServer
 from harness.runtime.trainer import Trainer
 from harness.spec.spec import Spec
 from harness.strategies.scalegnn.scalegnn import ScaleGNN
@@ -194,8 +194,8 @@ LEARNS = {
 @pytest.mark.parametrize("wire", ["full", "bf16"])
 def test_training_stops_at_the_target_accuracy(wire: str, tmp_path: Path, fork_server: ForkServer) -> None:
     """It reaches the target on the smallest learnable graph with either wire, and the record has the time."""
-    from harness.launch.launch import launch
     from harness.results.record import read_record
+    from harness.runtime.launch.launch import launch
 
     spec = spec_of("1x2x1x1", LEARNS["model"], wire=wire).model_dump(mode="json")
     spec |= {"dataset": {"name": "tiny-sbm"}, "training": LEARNS["training"] | {"target": 0.6}}

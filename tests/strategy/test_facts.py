@@ -10,9 +10,9 @@ import torch
 
 from harness.conformance.case import make_check_graph
 from harness.graph.partition import order_by_part
+from harness.graph.store.memory_store import MemoryStore
 from harness.kernels.csr import cast, get_packed_format, pack, transpose
 from harness.kernels.parts import drop_empty_columns, hstack, nonempty_columns
-from harness.store.memory_store import MemoryStore
 from harness.strategy import BlockCounts, Facts, facts_of
 from harness.strategy.facts import ShapeBlocks
 from harness.strategy.memory import DeviceMemory

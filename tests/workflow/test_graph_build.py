@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.workflow.graph_build import GraphBuild, find_card, read_expected_nonzeros
+from harness.experiment.workflow.graph_build import GraphBuild, find_card, read_expected_nonzeros
 
 BUILD = GraphBuild("tiny-sbm", "none", 3, "metis", 2)
 

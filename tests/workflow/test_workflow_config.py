@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UserError
-from harness.validation import validate
-from harness.workflow.workflow_config import WorkflowConfig
+from harness.base.errors import UserError
+from harness.base.validation import validate
+from harness.experiment.workflow.workflow_config import WorkflowConfig
 
 
 def test_numbers_in_braces_arrive_as_text_and_count_as_numbers() -> None:

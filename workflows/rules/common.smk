@@ -1,17 +1,17 @@
-# Shared by the rules: the configuration, the studies, and the wildcards. The functions are in harness/workflow.
+# Shared by the rules: the configuration, the studies, and the wildcards. The functions are in harness/experiment/workflow.
 
 import functools
 from pathlib import Path
 
 from harness.experiment.paper_figures import list_paper_figures
 from harness.results import schema
-from harness.slurm.executor import install_executor, prepare_workflow
-from harness.slurm.resources import JOB_KEYS, load_site, load_slurm, request_build, request_place
+from harness.runtime.slurm.executor import install_executor, prepare_workflow
+from harness.runtime.slurm.resources import JOB_KEYS, load_site, load_slurm, request_build, request_place
 from harness.spec.dataset import COMPUTED
 from harness.spec.machine_card import list_machines
-from harness.validation import validate
-from harness.workflow.graph_build import ORDER, GraphBuild, find_card, stores_folder
-from harness.workflow.hooks import (
+from harness.base.validation import validate
+from harness.experiment.workflow.graph_build import ORDER, GraphBuild, find_card, stores_folder
+from harness.experiment.workflow.hooks import (
     add_harness_to_path,
     check_before_planning,
     check_before_unlocking,
@@ -21,9 +21,9 @@ from harness.workflow.hooks import (
     quote_option,
     read_captions,
 )
-from harness.workflow.paper_targets import PaperTargets, experiment_file
-from harness.workflow.studies import RunBatch, Studies, read_experiment
-from harness.workflow.workflow_config import WorkflowConfig
+from harness.experiment.workflow.paper_targets import PaperTargets, experiment_file
+from harness.experiment.workflow.studies import RunBatch, Studies, read_experiment
+from harness.experiment.workflow.workflow_config import WorkflowConfig
 
 add_harness_to_path()
 install_executor()

@@ -5,10 +5,10 @@ from math import ceil, sqrt
 from statistics import mean
 from typing import Any, Literal
 
+from harness.base.formatting import GIB
 from harness.claims.arguments import Graph, Machine, PrintedClaim, Ratio, Runs
 from harness.claims.evidence import Evidence, require
 from harness.claims.formula import Value, formula
-from harness.formatting import GIB
 from harness.ledger import AxisName
 from harness.prediction.pricing import find_bandwidth, place_axis
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Literal
 
+from harness.base.errors import UserError
 from harness.claims.arguments import Runs
 from harness.claims.estimates import (
     Choices,
@@ -21,7 +22,6 @@ from harness.claims.estimates import (
 from harness.claims.evidence import Evidence
 from harness.claims.formula import formula
 from harness.claims.selection import Selection
-from harness.errors import UserError
 from harness.ledger import MOVING, SAMPLING, Direction, Key, Phase
 
 Take = Literal["single", "smallest", "largest", "mean", "range"]

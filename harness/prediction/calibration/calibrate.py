@@ -28,16 +28,15 @@ from typing import Any, NamedTuple
 import torch
 import yaml
 
-from harness.children import die_with_parent, run_tool
+from harness.base.children import die_with_parent, run_tool
+from harness.base.device import gpu_build, gpu_count, gpu_properties, is_gpu
+from harness.base.documents import read_yaml
+from harness.base.errors import RunError, UserError
+from harness.base.files import write_text
+from harness.base.formatting import GB
+from harness.base.progress import Log, OnStep, ignore_step
 from harness.comm import engine
 from harness.comm.engine import Engine
-from harness.device import gpu_build, gpu_count, gpu_properties, is_gpu
-from harness.documents import read_yaml
-from harness.errors import RunError, UserError
-from harness.files import write_text
-from harness.formatting import GB
-from harness.launch.fork_server import describe_exit
-from harness.launch.rank_starter import make_rank_settings
 from harness.prediction.calibration.gpu_links import (
     make_unmeasured_links,
     measure_call_constants,
@@ -62,7 +61,8 @@ from harness.prediction.calibration.links import (
 from harness.prediction.calibration.measurements import Calibrator, format_table
 from harness.prediction.calibration.spmm_rates import measure_spmm_constants
 from harness.prediction.pricing import MICRO
-from harness.progress import Log, OnStep, ignore_step
+from harness.runtime.launch.fork_server import describe_exit
+from harness.runtime.launch.rank_starter import make_rank_settings
 from harness.runtime.provenance import describe_machine
 from harness.spec.machine_card import MACHINES, MachineCard, Rates, load_machine, load_machine_card
 

@@ -15,13 +15,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from harness.base.device import reset_memory
+from harness.base.formatting import GB
 from harness.comm import collectives, engine
 from harness.comm.collectives import Reduction, StartedCall
 from harness.comm.engine import Engine
 from harness.comm.launchers import RankPlace
-from harness.device import reset_memory
-from harness.formatting import GB
-from harness.launch.worker_pool import Pool
 from harness.prediction.calibration.links import ASSUMED, make_constant
 from harness.prediction.calibration.measurements import Calibrator, KernelTime
 from harness.prediction.calibration.stopwatch import time_work
@@ -32,6 +31,7 @@ from harness.prediction.calibration.term_fit import (
     fit_terms,
 )
 from harness.prediction.pricing import MICRO
+from harness.runtime.launch.worker_pool import Pool
 
 COPIED = tuple(1 << power for power in range(10, 29, 3))
 """The sizes in bytes of the copies between host and GPU."""

@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 
+from harness.base.device import DeviceGraph, gpu_properties, is_gpu
+from harness.base.formatting import GB
 from harness.comm.grid import Grid
-from harness.device import DeviceGraph, gpu_properties, is_gpu
-from harness.formatting import GB
 from harness.graph.model import TRAIN, Graph, RawGraph
 from harness.graph.normalise import normalise_adjacency
+from harness.graph.store.memory_store import MemoryStore
 from harness.kernels.recorded import matmul
 from harness.ledger import AxisName, Ledger
 from harness.ledger.tape import ProductShape, Tape
@@ -24,12 +25,11 @@ from harness.prediction.calibration.measurements import Calibrator, KernelTime, 
 from harness.prediction.calibration.spmm_rates import SCALES, UNKNOWN_CACHE, make_graphs, make_uniform_graph
 from harness.prediction.calibration.term_fit import compute_median_and_factor
 from harness.prediction.pricing import BYTES_PER_VALUE, MICRO, NANO
+from harness.prediction.replay import Meter
 from harness.registry import load_strategy
-from harness.replay import Meter
 from harness.runtime.trainer import Trainer
 from harness.spec.machine_card import Machine
 from harness.spec.spec import Spec
-from harness.store.memory_store import MemoryStore
 from harness.strategy import Facts, facts_of
 
 ASSUMED, FASTEST_WITHIN = 1.5, 2.0

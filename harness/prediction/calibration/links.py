@@ -21,26 +21,26 @@ import numpy as np
 import torch
 import yaml
 
+from harness.base.device import synchronize
+from harness.base.documents import read_yaml
+from harness.base.errors import RunError, UserError
+from harness.base.files import SCRATCH, owner_tag, read_tail, remove_leftovers, write_text
+from harness.base.formatting import GB
+from harness.base.progress import Log
+from harness.base.validation import RANKS, check_name, format_value
 from harness.comm import engine, interfaces, launchers, traffic
 from harness.comm.axis import Axis
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
-from harness.device import synchronize
-from harness.documents import read_yaml
-from harness.errors import RunError, UserError
-from harness.files import SCRATCH, owner_tag, read_tail, remove_leftovers, write_text
-from harness.formatting import GB
-from harness.launch.fork_server import ForkServer
-from harness.launch.hang_detector import HangDetector
-from harness.launch.processes import Ranks
-from harness.launch.rank_starter import make_rank_starter
 from harness.ledger import AxisName, Ledger, TensorName
 from harness.prediction.calibration.term_fit import fit_terms
 from harness.prediction.pricing import AxisPlacement, count_tree_levels
-from harness.progress import Log
+from harness.runtime.launch.fork_server import ForkServer
+from harness.runtime.launch.hang_detector import HangDetector
+from harness.runtime.launch.processes import Ranks
+from harness.runtime.launch.rank_starter import make_rank_starter
 from harness.spec.machine_card import MACHINES, MachineCard, MeasuredLink, load_machine, load_machine_card
 from harness.spec.root import find_results_folder
-from harness.validation import RANKS, check_name, format_value
 
 LONGEST = 120.0
 """The time limit of the measurement in seconds. The ranks stop by themselves after about forty."""

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from harness.device import is_gpu, reset_memory
-from harness.errors import RunError
+from harness.base.device import is_gpu, reset_memory
+from harness.base.errors import RunError
+from harness.base.progress import OnStep, ignore_step
 from harness.ledger.tape import ProductShape
 from harness.prediction.calibration.links import make_constant
 from harness.prediction.calibration.stopwatch import time_work
-from harness.progress import OnStep, ignore_step
 from harness.spec.machine_card import Machine
 
 T = TypeVar("T")

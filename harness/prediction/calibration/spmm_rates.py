@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.device import free_memory, gpu_properties, is_gpu
-from harness.errors import RunError
-from harness.formatting import MB
+from harness.base.device import free_memory, gpu_properties, is_gpu
+from harness.base.errors import RunError
+from harness.base.formatting import MB
+from harness.graph.sources.rmat import Rmat
 from harness.kernels import Csr, cast, from_coo
 from harness.kernels.spmm import cache_for_products, spmm
 from harness.ledger.tape import ProductShape
@@ -39,7 +40,6 @@ from harness.prediction.pricing import (
     compute_spmm_factors,
     price_spmm,
 )
-from harness.sources.rmat import Rmat
 from harness.spec.machine_card import SpmmTerms
 from harness.strategy.context import Measurements
 

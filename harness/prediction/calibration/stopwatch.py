@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from harness.device import is_gpu, synchronize
+from harness.base.device import is_gpu, synchronize
 
 ROUNDS, MOST_ROUNDS, SECONDS = 7, 50, 1.0
 """The minimum and maximum number of rounds, and the seconds after which no round starts."""

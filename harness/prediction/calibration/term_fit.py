@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import RunError
+from harness.base.errors import RunError
 
 INSIDE = 0.9
 """The fraction of the held-out times that an interval contains."""

@@ -1,0 +1,35 @@
+"""Strong scaling: the epoch time over the number of ranks, both axes logarithmic."""
+
+from functools import partial
+
+import pandas as pd
+
+from harness.report.figures.axis_scales import RANKS, Scale
+from harness.report.figures.frames import add_serial_reference, tabulate_best_grids
+from harness.report.figures.kind import FigureKind, Tables
+from harness.report.figures.marks import Lines
+from harness.report.figures.panels import EPOCH, Panel, split_with_graph_curves
+from harness.report.figures.placed_marks import OVER_RANKS, place_among_times
+
+
+def make_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
+    """Return the launches of the curves with several numbers of ranks, and the epoch time of serial training."""
+    return add_serial_reference(panel.launches, tabulate_best_grids(panel.launches, EPOCH), EPOCH)
+
+
+KIND = FigureKind(
+    "strong-scaling",
+    "Strong scaling",
+    "How much faster is an epoch on more ranks?",
+    make_frame,
+    Lines(RANKS, Scale(EPOCH, "epoch time", "s", log=True), ideal=-1, reference="serial"),
+    split_with_graph_curves,
+    best=EPOCH,
+    place_marks=partial(place_among_times, column=EPOCH, kinds=OVER_RANKS),
+    caption="""\
+A line joins the medians over launches on the fastest grid, the band is their range, and dots are launches. Markers
+that would coincide are shifted sideways. Dotted: ideal scaling from the first measured point. Horizontal line: serial
+training on one rank. Dotted background: ranks shared cores, so the times do not measure scaling. Crossed-out markers
+at the top: runs that did not finish. Strategies with a single number of ranks are left out.""",
+    place=10,
+)

@@ -1,0 +1,46 @@
+"""Epoch time over memory, with the front of curves to which no other is superior in both."""
+
+import pandas as pd
+
+from harness.report.figures.axis_scales import Scale
+from harness.report.figures.frames import has_differences, tabulate_largest_ranks
+from harness.report.figures.kind import FigureKind, Tables
+from harness.report.figures.marks import Points
+from harness.report.figures.panels import EPOCH, Panel
+from harness.results.statistics import find_persistent_bytes
+
+MEMORY, FRONT = "persistent_bytes", "on_front"
+
+
+def make_frame(panel: Panel, tables: Tables) -> pd.DataFrame | None:
+    """Return the launches of each measured curve with epoch time and memory; None if all need the same memory."""
+    held = panel.launches.run_id.map(find_persistent_bytes(tables.memory.rows))
+    known = panel.launches.assign(**{MEMORY: held}).dropna(subset=[MEMORY])
+    frame = tabulate_largest_ranks(known, EPOCH, MEMORY)
+    if frame is None:
+        return None
+    frame = frame[frame[EPOCH].notna() & (frame[MEMORY] > 0)].drop(columns="failures")
+    if not has_differences(frame, MEMORY):
+        return None
+    medians = frame.groupby("curve")[[MEMORY, EPOCH]].median().sort_values([MEMORY, EPOCH])
+    front = medians.index[medians[EPOCH] < medians[EPOCH].cummin().shift(fill_value=float("inf"))]
+    return frame.assign(**{FRONT: frame.curve.isin(front)})
+
+
+KIND = FigureKind(
+    "memory",
+    "Time and memory",
+    "Which strategies are fast with little memory?",
+    make_frame,
+    Points(
+        Scale(MEMORY, "memory per rank", "B", log=True),
+        Scale(EPOCH, "epoch time", "s", log=True),
+        front=FRONT,
+    ),
+    best=EPOCH,
+    caption="""\
+Epoch time over the memory that the rank with the most holds between epochs: graph, features, weights and labels. Each
+curve is at its largest number of ranks, on its fastest grid. A marker is the median over launches, and small dots are
+launches. The stepped line joins the curves to which no other is superior in both.""",
+    place=70,
+)
