@@ -28,7 +28,7 @@ from harness.comm.engine import Engine, max_ranks
 from harness.conformance import check
 from harness.conformance.case import Case
 from harness.conformance.graphs import compare_graph
-from harness.conformance.kit import ON_GPUS
+from harness.conformance.suite import ON_GPUS
 from harness.graph.sources.rmat import Rmat
 from harness.kernels.csr import Csr, cast, from_coo, row_indices, to_device
 from harness.kernels.induced import induced_pair
@@ -370,7 +370,7 @@ def laws_of(name: str, engine: Engine, most: int | None) -> Iterator[Row]:
         for finding in check(name, run, "quick", ON_GPUS, most):
             laws += 1
             if not finding.holds:
-                broken.append(f"{finding.law}: {finding.detail}")
+                broken.append(f"{finding.check}: {finding.detail}")
                 print(f"{name}: {broken[-1]}", file=sys.stderr, flush=True)
     yield name, most, laws, len(broken)
     if broken:

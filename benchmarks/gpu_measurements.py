@@ -19,7 +19,7 @@ from harness.base.documents import read_yaml
 from harness.base.errors import UserError
 from harness.base.files import write_text
 from harness.base.validation import validate
-from harness.conformance.kit import ON_GPUS
+from harness.conformance.suite import ON_GPUS
 from harness.kernels.csr import Csr, cast, from_coo, row_indices, to_device, to_scipy
 from harness.kernels.induced import induced_pair, induced_submatrix, induced_submatrix_torch
 from harness.kernels.random import MASK, mask_torch

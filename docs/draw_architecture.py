@@ -1,9 +1,9 @@
-"""Draw docs/develop/architecture.svg, and list the rooms in architecture.md, from imports and docstrings.
+"""Draw docs/develop/architecture.svg, and list the packages in architecture.md, from imports and docstrings.
 
     python docs/draw_architecture.py
 
-A room stands above every room that it imports from. An arrow leads from a room to an imported room; an arrow that
-follows from other arrows is left out. A test compares both files with the output of this script.
+A package stands above every package that it imports from. An arrow leads from a package to an imported package; an
+arrow that follows from other arrows is left out. A test compares both files with the output of this script.
 """
 
 import ast
@@ -20,36 +20,36 @@ from harness.report.figures.palette import INK, MUTED, PAPER
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 PICTURE, PAGE = HERE / "develop" / "architecture.svg", HERE / "develop" / "architecture.md"
-BEGIN, END = "<!-- rooms: made by docs/draw_architecture.py -->\n", "<!-- end of rooms -->"
+BEGIN, END = "<!-- packages: made by docs/draw_architecture.py -->\n", "<!-- end of packages -->"
 ROUNDS = 8
-"""Rounds in which the rooms of each floor are sorted by the rooms below them."""
+"""Rounds in which the packages of each layer are sorted by the packages below them."""
 WIDTH, HEIGHT, GAP, RISE = 1.0, 0.32, 0.16, 0.62  # inches
 
 
-class Room(NamedTuple):
+class Package(NamedTuple):
     """A package of the harness, or a single module."""
 
     name: str
     about: str
     uses: frozenset[str]
-    packages: tuple[tuple[str, str], ...]
+    inside: tuple[tuple[str, str], ...]
     """The packages inside it, and what each is."""
 
 
-def rooms() -> dict[str, Room]:
-    """Return every room of the harness, with the strategies as one room."""
+def packages() -> dict[str, Package]:
+    """Return every package of the harness, with the strategies as one package."""
     places = [path for path in (ROOT / "harness").iterdir() if path.is_dir() or path.suffix == ".py"]
-    all_rooms = [_room(path.resolve()) for path in places if not path.name.startswith("__")]
-    return {room.name: room for room in sorted(all_rooms)}
+    found = [_package(path.resolve()) for path in places if not path.name.startswith("__")]
+    return {package.name: package for package in sorted(found)}
 
 
-def _room(path: Path) -> Room:
+def _package(path: Path) -> Package:
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
     name = path.stem
-    used = {room for file in files for room in _imported(file)} - {name}
-    inside = sorted(path.glob("*/__init__.py")) if name != "strategies" else []
-    packages = tuple((f"{name}.{face.parent.name}", _summary(face)) for face in inside)
-    return Room(name, _summary(path / "__init__.py" if path.is_dir() else path), frozenset(used), packages)
+    used = {package for file in files for package in _imported(file)} - {name}
+    faces = sorted(path.glob("*/__init__.py")) if name != "strategies" else []
+    inside = tuple((f"{name}.{face.parent.name}", _summary(face)) for face in faces)
+    return Package(name, _summary(path / "__init__.py" if path.is_dir() else path), frozenset(used), inside)
 
 
 def _summary(file: Path) -> str:
@@ -58,7 +58,7 @@ def _summary(file: Path) -> str:
 
 
 def _imported(file: Path) -> set[str]:
-    """Return the rooms that a file imports from at run time; imports only for types do not count."""
+    """Return the packages that a file imports from at run time; imports only for types do not count."""
     tree = ast.parse(file.read_text())
     typing_only = {
         id(node)
@@ -84,8 +84,8 @@ def _names(node: ast.AST) -> list[str]:
     return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
 
 
-def floors(house: dict[str, Room]) -> list[list[str]]:
-    """Return the rooms by floor, from the bottom up, ordered so that neighbours import from the same rooms."""
+def layers(house: dict[str, Package]) -> list[list[str]]:
+    """Return the packages by layer, from the bottom up, ordered so that neighbours import from the same packages."""
     height: dict[str, int] = {}
 
     def level(name: str) -> int:
@@ -96,11 +96,11 @@ def floors(house: dict[str, Room]) -> list[list[str]]:
     stack: list[list[str]] = [[] for _ in range(1 + max(map(level, house)))]
     for name in house:
         stack[level(name)].append(name)
-    place = {name: i - len(floor) / 2 for floor in stack for i, name in enumerate(floor)}
+    place = {name: i - len(layer) / 2 for layer in stack for i, name in enumerate(layer)}
     for _ in range(ROUNDS):
-        for floor in stack[1:]:
-            floor.sort(key=lambda name: (_middle(place, house[name].uses), name))
-            place |= {name: i - len(floor) / 2 for i, name in enumerate(floor)}
+        for layer in stack[1:]:
+            layer.sort(key=lambda name: (_middle(place, house[name].uses), name))
+            place |= {name: i - len(layer) / 2 for i, name in enumerate(layer)}
     return stack
 
 
@@ -108,25 +108,25 @@ def _middle(place: dict[str, float], names: frozenset[str]) -> float:
     return sum(place[name] for name in names) / max(len(names), 1)
 
 
-def arrows(house: dict[str, Room]) -> list[tuple[str, str]]:
-    """Return pairs of a room and an imported room, without pairs that follow from others."""
+def arrows(house: dict[str, Package]) -> list[tuple[str, str]]:
+    """Return pairs of a package and an imported package, without pairs that follow from others."""
     below = {name: _below(house, name) for name in house}
     return [
         (name, used)
-        for name, room in house.items()
-        for used in sorted(room.uses)
-        if not any(used in below[other] for other in room.uses)
+        for name, package in house.items()
+        for used in sorted(package.uses)
+        if not any(used in below[other] for other in package.uses)
     ]
 
 
-def _below(house: dict[str, Room], name: str) -> set[str]:
-    """Return all rooms that a room imports from, directly or indirectly."""
+def _below(house: dict[str, Package], name: str) -> set[str]:
+    """Return all packages that a package imports from, directly or indirectly."""
     return {*house[name].uses} | {deep for used in house[name].uses for deep in _below(house, used)}
 
 
-def drawn(house: dict[str, Room]) -> Figure:
-    stack = floors(house)
-    widest = max(len(floor) for floor in stack) * (WIDTH + GAP)
+def drawn(house: dict[str, Package]) -> Figure:
+    stack = layers(house)
+    widest = max(len(layer) for layer in stack) * (WIDTH + GAP)
     figure = Figure(figsize=(widest, RISE * len(stack)))
     figure.set_layout_engine("none")
     axes = figure.add_axes((0, 0, 1, 1))
@@ -134,9 +134,9 @@ def drawn(house: dict[str, Room]) -> Figure:
     axes.set_ylim(-0.15, RISE * len(stack) - 0.15)
     axes.axis("off")
     corner = {
-        name: ((widest - len(floor) * (WIDTH + GAP) + GAP) / 2 + i * (WIDTH + GAP), RISE * level)
-        for level, floor in enumerate(stack)
-        for i, name in enumerate(floor)
+        name: ((widest - len(layer) * (WIDTH + GAP) + GAP) / 2 + i * (WIDTH + GAP), RISE * level)
+        for level, layer in enumerate(stack)
+        for i, name in enumerate(layer)
     }
     for name, used in arrows(house):
         (x, y), (left, bottom) = corner[name], corner[used]
@@ -153,22 +153,22 @@ def drawn(house: dict[str, Room]) -> Figure:
     return figure
 
 
-def listed(house: dict[str, Room]) -> str:
-    """Return the rooms as a table, from the top floor down, each with the packages inside it."""
+def listed(house: dict[str, Package]) -> str:
+    """Return the packages as a table, from the top layer down, each with the packages inside it."""
     rows = [
         f"| {number} | `{name}` | {about} |"
-        for level, floor in reversed(list(enumerate(floors(house), start=1)))
-        for room in sorted(floor)
+        for level, layer in reversed(list(enumerate(layers(house), start=1)))
+        for package in sorted(layer)
         for number, name, about in [
-            (level, room, house[room].about),
-            *(("", *package) for package in house[room].packages),
+            (level, package, house[package].about),
+            *(("", *package) for package in house[package].inside),
         ]
     ]
-    return "\n".join(["| floor | room | what it is |", "| --- | --- | --- |", *rows, ""])
+    return "\n".join(["| layer | package | what it is |", "| --- | --- | --- |", *rows, ""])
 
 
-def page(text: str, house: dict[str, Room]) -> str:
-    """Return the page with a new list of rooms."""
+def page(text: str, house: dict[str, Package]) -> str:
+    """Return the page with a new list of packages."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}{listed(house)}{END}{after}"
@@ -176,7 +176,7 @@ def page(text: str, house: dict[str, Room]) -> str:
 
 def made() -> dict[Path, bytes]:
     """Return the contents of both files."""
-    house = rooms()
+    house = packages()
     with style_context():
         picture = render_figure(drawn(house), "svg", "architecture", "imports of the code")
     return {PICTURE: picture, PAGE: page(PAGE.read_text(), house).encode()}

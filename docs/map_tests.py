@@ -63,7 +63,7 @@ def table(tests: list[Timed]) -> str:
     by_place: dict[str, list[float]] = defaultdict(list)
     for test in tests:
         by_place[test.place].append(test.seconds)
-    rows = ["| in `tests/` | tests | seconds | first law |", "| --- | ---: | ---: | --- |"]
+    rows = ["| in `tests/` | tests | seconds | first sentence |", "| --- | ---: | ---: | --- |"]
     for place, seconds in sorted(by_place.items(), key=lambda row: -sum(row[1])):
         name = f"{place}/" if (ROOT / "tests" / place).is_dir() else f"{place}.py"
         rows.append(f"| `{name}` | {len(seconds)} | {sum(seconds):.0f} | {first_law(place)} |")

@@ -15,7 +15,7 @@ import pytest
 
 from harness.comm.grid import Grid
 from harness.conformance.case import Case
-from harness.conformance.laws import LOOK
+from harness.conformance.checks import LOOK
 from harness.graph.store.memory_store import MemoryStore
 from harness.ledger import AxisName, Ledger
 from harness.registry import load_strategy, registered_strategies
@@ -100,8 +100,10 @@ def files_executed(case: Case) -> set[str]:
         trained(case)
     finally:
         sys.setprofile(None)
-    rooms = [ROOT / "strategies", ROOT / "harness" / "strategy" / "parallel"]
-    return {str(path.relative_to(ROOT)) for path in map(Path.resolve, seen) if set(rooms) & set(path.parents)}
+    folders = [ROOT / "strategies", ROOT / "harness" / "strategy" / "parallel"]
+    return {
+        str(path.relative_to(ROOT)) for path in map(Path.resolve, seen) if set(folders) & set(path.parents)
+    }
 
 
 @pytest.mark.parametrize(
@@ -210,10 +212,10 @@ def test_machine_cards_page_has_every_key_of_a_card() -> None:
     assert [key for key in MachineCard.model_fields if f"`{key}`" not in page] == ["name"]
 
 
-def test_every_law_of_the_kit_is_explained() -> None:
+def test_every_check_is_explained() -> None:
     page = (ROOT / "docs" / "concepts" / "exactness.md").read_text()
     explained = ", ".join(re.findall(r"^\| ([^|]+) \|", page, flags=re.MULTILINE))
-    assert [law for law in LOOK if law not in explained] == []
+    assert [check for check in LOOK if check not in explained] == []
 
 
 def test_first_page_of_the_site_is_a_part_of_readme() -> None:

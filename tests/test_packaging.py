@@ -302,7 +302,7 @@ def test_the_commands_of_the_readme_exist() -> None:
 
 def test_the_tests_for_several_versions_exist() -> None:
     text = (ROOT / "tests" / "versions.sh").read_text()
-    rooms = re.search(r"for room in ([^;]+); do", text)
-    assert rooms and len(rooms[1].split()) > 5
-    assert [room for room in rooms[1].split() if not (ROOT / "tests" / room).is_dir()] == []
+    folders = re.search(r"for folder in ([^;]+); do", text)
+    assert folders and len(folders[1].split()) > 5
+    assert [folder for folder in folders[1].split() if not (ROOT / "tests" / folder).is_dir()] == []
     assert all((ROOT / name).is_file() for name in re.findall(r"tests/\w+\.py", text))

@@ -4,7 +4,7 @@
 # FOLDER gets two environments: the oldest Python found with the lowest versions that pyproject.toml allows, and the newest
 # Python with the newest versions of the registries. PYTHONS names the Pythons to look for. The project itself is installed
 # into neither: tests find it by PYTHONPATH. The lowest versions are without the extra `slurm`, whose packages ask for a
-# newer numpy. Without TESTS, those rooms are tested whose code depends on versions. Ends with pytest's last line of each.
+# newer numpy. Without TESTS, the folders are tested whose code depends on versions. Ends with pytest's last line of each.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,8 +12,8 @@ folder=$(realpath -m "$1")
 shift
 tests=("$@")
 if [ ${#tests[@]} = 0 ]; then
-  for room in kernels comm graph models parallel ledger runtime launch strategies replay results figures; do
-    tests+=("tests/$room")
+  for folder in kernels comm graph models parallel ledger runtime launch strategies replay results figures; do
+    tests+=("tests/$folder")
   done
   tests+=(tests/test_uninstalled.py)
 fi

@@ -1,1 +1,1 @@
-"""Errors, files, processes, text and numbers: what every room uses. Nothing here knows of graphs or of training."""
+"""Errors, files, processes, text and numbers: what every package uses. Nothing here knows of graphs or of training."""

@@ -1,4 +1,4 @@
-"""The law that samples are unbiased: over many steps, the mean of the sampled matrices is the whole graph's matrix."""
+"""Checks that samples are unbiased: over many steps, the mean of the sampled matrices is the whole graph's matrix."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from harness.conformance.case import Case
-from harness.conformance.laws import Finding, report_finding
+from harness.conformance.checks import Finding, report_finding
 from harness.conformance.mismatch import Mismatch
 from harness.conformance.reference import Multiplier, dense_model_matrix, make_dense_graph
 from harness.graph.averaged import select_adjacency
@@ -17,7 +17,7 @@ from harness.kernels.random import Purpose, integers
 from harness.strategy import DenseGraph, Promise, Strategy
 from harness.strategy.counts import find_targets
 
-# Serial training uses the matrices that a strategy multiplies by in each training step, and the kit tests their mean. A
+# Serial training uses the matrices that a strategy multiplies by in each training step, and a check tests their mean. A
 # strategy numbers vertices in the order of its dataset, serial training in the order of the given graph.
 
 STEPS = 400
@@ -174,7 +174,7 @@ def check_unbiased_batches(case: Case) -> Finding:
 
 
 def _report_deviation(
-    law: str, case: Case, wrong: Sequence[Mismatch], margin: str, deviations: float
+    check: str, case: Case, wrong: Sequence[Mismatch], margin: str, deviations: float
 ) -> Finding:
-    """Return the finding of a law that compares a mean with its expectation, in standard deviations of the mean."""
-    return report_finding(law, case, wrong, margin, deviations, DEVIATIONS, "deviations")
+    """Return the finding of a check that compares a mean with its expectation, in standard deviations of the mean."""
+    return report_finding(check, case, wrong, margin, deviations, DEVIATIONS, "deviations")

@@ -120,7 +120,7 @@ class Case:
         order = choice.permutation if choice.partition == "block" else choice.partition
         return (
             f"{spec.strategy.name.rpartition(':')[2]} ({params or 'its defaults'}) on {format_grid(spec.grid)}, "
-            f"{spec.model.kind} of {spec.model.layers} layers, the kit's {kind} graph of {self.vertices} vertices "
+            f"{spec.model.kind} of {spec.model.layers} layers, the check's {kind} graph of {self.vertices} vertices "
             f"(order {order}, {self.task}), {', '.join(_list_settings(spec))}"
         )
 

@@ -45,7 +45,7 @@ EPOCHS = 3
 VERTICES = 211
 MODEL = ModelChoice(layers=3, hidden=10)
 WHOLE = ModelChoice(layers=4, hidden=10, projection=True, norm=True, dropout=0.3, residual=True)
-HERE = Machine(name="kit")
+HERE = Machine(name="check")
 TRAINING = Training(epochs=EPOCHS, optimizer="sgd", lr=0.5)
 """Plain SGD: Adam would hide a gradient that is off by a constant factor."""
 RECOMPUTED = TRAINING.model_copy(update={"recompute": True})

@@ -1,4 +1,4 @@
-"""Descriptions of violated laws: the rank, the time, the tensor, the expected value and the actual value."""
+"""Descriptions of failed checks: the rank, the time, the tensor, the expected value and the actual value."""
 
 import inspect
 import re
@@ -13,7 +13,7 @@ from torch import Tensor
 from harness.strategy import Strategy
 
 SHOWN = 3
-"""The number of mismatches of a law that are printed; the others are only counted."""
+"""The number of mismatches of a check that are printed; the others are only counted."""
 
 FORMULA, RUN, SERIAL, REPLAY, ALLOWED = "formula", "run", "serial", "replay", "allowed"
 """The names of what is compared, in messages."""
@@ -23,7 +23,7 @@ LIBRARIES = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib
 
 
 class Mismatch(NamedTuple):
-    """One violation of a law."""
+    """One difference that fails a check."""
 
     rank: int | None
     """The rank; None if the mismatch concerns all ranks together."""

@@ -1,4 +1,4 @@
-"""The law that a strategy draws what its reference sampler describes: the same vertices, entries, values and weights,
+"""Checks that a strategy draws what its reference sampler describes: the same vertices, entries, values and weights,
 with the same frequencies, and as independently.
 
 Both draw many epochs. The features of a mini-batch are the numbers of vertices, the numbers and sums of entries, and
@@ -18,7 +18,7 @@ import numpy as np
 
 from harness.base.errors import UserError
 from harness.conformance.case import Case
-from harness.conformance.laws import Finding, report_finding
+from harness.conformance.checks import Finding, report_finding
 from harness.conformance.mismatch import Mismatch
 from harness.conformance.reference import make_dense_graph
 from harness.graph.averaged import select_adjacency
@@ -28,7 +28,7 @@ from harness.strategy import DenseBatch, MiniBatch, Promise, Strategy
 from harness.strategy.counts import find_targets
 from harness.strategy.reference_sampler import Array
 
-LAW, SIDES = "samples as described", ("reference", "strategy")
+CHECK, SIDES = "samples as described", ("reference", "strategy")
 Epoch = list[list[DenseBatch]]
 """The mini-batch of each group, in each step."""
 
@@ -39,7 +39,7 @@ BATCHES, FEWEST, MORE = 900, 150, 3
 HALVES = 8
 """The random halves of the rows and columns. The first is everything; the second has the columns up to the middle."""
 FALSE_ALARM = 1e-5
-"""The probability that a correct sampler breaks the law in one case; a hundred cases rarely do."""
+"""The probability that a correct sampler fails the check in one case; a hundred cases rarely do."""
 BIAS, POWER = 0.05, 0.99
 """A bias of this share of a layer's entries, or of their sum, is found with this probability."""
 
@@ -91,7 +91,7 @@ def check_samples(case: Case, most: int) -> Finding:
     if drawn[0].shape != expected[0].shape:
         described, got = (f"{epoch.shape[0]} and {epoch.shape[1]}" for epoch in (*expected, *drawn))
         wrong = Mismatch(None, "an epoch", "steps and groups", described, got, SIDES)
-        return report_finding(LAW, case, [wrong], "")
+        return report_finding(CHECK, case, [wrong], "")
     batches = drawn[0].shape[0] * drawn[0].shape[1]
     epochs = max(FEWEST, BATCHES // batches)
     while True:
@@ -288,4 +288,4 @@ def _report(case: Case, comparison: _Comparison, epochs: int) -> Finding:
         SIDES,
     )
     broken = [wrong] if largest > allowed else []
-    return report_finding(LAW, case, broken, margin, largest, allowed, "deviations")
+    return report_finding(CHECK, case, broken, margin, largest, allowed, "deviations")

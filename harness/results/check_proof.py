@@ -1,4 +1,4 @@
-"""The proof of a check: a JSON file that says which code of a strategy held every law, and on how many cases.
+"""The proof of a check: a JSON file that says which code of a strategy passed every check, and on how many cases.
 
 The digest shows that a proof is whole. It is not a signature: only a repetition of the check proves it to others.
 """
@@ -21,16 +21,16 @@ from harness.spec.spec import hash_data
 
 SCHEMA = 1
 MAX_BYTES = 1 << 16
-"""The maximum size of a proof, which has a line for each law."""
+"""The maximum size of a proof, which has a line for each check."""
 Extent = Literal["quick", "usual", "full"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Law = Annotated[str, Field(pattern=r"^[a-zA-Z][a-zA-Z ,'-]{0,99}$")]
+CheckName = Annotated[str, Field(pattern=r"^[a-zA-Z][a-zA-Z ,'-]{0,99}$")]
 Count = Annotated[int, Field(ge=1, lt=1 << 31, strict=True)]
 Version = Annotated[str, Field(pattern=r"^[0-9A-Za-z.+!_-]{0,100}$")]
 
 
 class CheckProof(Frozen):
-    """A check whose laws all held."""
+    """A check of a strategy that passed."""
 
     schema_version: Literal[1] = Field(alias="schema")
     strategy: str = Field(min_length=1, max_length=1000)
@@ -39,16 +39,16 @@ class CheckProof(Frozen):
     """The package that registers the strategy; empty for a file."""
     package_version: Version
     promise: Literal["exact", "estimator", "approximate", "another model"]
-    """How its results relate to serial training, which the laws depend on."""
+    """How its results relate to serial training, which the checks depend on."""
     strategy_code: Sha256
     """The hash of the code that was checked (`harness.registry.hash_strategy_code`)."""
     harness: Version
     """The version of the harness that checked."""
     extent: Extent
     checks: Count
-    """The number of checks: one for each law on each case."""
-    cases: dict[Law, Count] = Field(min_length=1)
-    """The number of cases of each law."""
+    """The number of checks: one for each check on each case."""
+    cases: dict[CheckName, Count] = Field(min_length=1)
+    """The number of cases of each check."""
     digest: Sha256
     """The hash of everything else."""
 
@@ -56,7 +56,7 @@ class CheckProof(Frozen):
     @classmethod
     def _check_sum(cls, cases: dict[str, int], known: ValidationInfo) -> dict[str, int]:
         if sum(cases.values()) != known.data.get("checks"):
-            raise ValueError("the cases of all laws add up to the number of checks")
+            raise ValueError("the cases of all checks add up to the number of checks")
         return cases
 
     def to_document(self) -> dict[str, Any]:
@@ -67,9 +67,9 @@ class CheckProof(Frozen):
         return json.dumps(self.to_document(), indent=1, sort_keys=True) + "\n"
 
 
-def make_proof(strategy: str, promise: str, code: str, extent: Extent, laws: Iterable[str]) -> CheckProof:
-    """Return the proof of a check. `laws` has the law of each check, and `code` is the hash of what was checked."""
-    cases = Counter(laws)
+def make_proof(strategy: str, promise: str, code: str, extent: Extent, checks: Iterable[str]) -> CheckProof:
+    """Return the proof of a check. `checks` has the name of each check, and `code` is the hash of what was checked."""
+    cases = Counter(checks)
     package, version = find_distribution(strategy)
     proof = {
         "schema": SCHEMA,

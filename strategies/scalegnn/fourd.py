@@ -33,7 +33,7 @@ class ScaleGNNParams(MessageParams):
 
     prefetch: bool = False
     """The next mini-batch is drawn while this one is trained on, also across epochs (section V-A)."""
-    fused: bool = Field(False, examples=[False])  # not checked by the kit, which would wait for the compiler
+    fused: bool = Field(False, examples=[False])  # not in a check, which would wait for the compiler
     """RMSNorm, ReLU and dropout are one compiled kernel (section V-C)."""
     overlap: bool = False
     """Sums of gradients are in flight while other gradients are computed (section V-D)."""

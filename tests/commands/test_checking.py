@@ -1,4 +1,4 @@
-"""harness check: a verdict that can be quoted, a table of laws, and what is broken."""
+"""harness check: a verdict that can be quoted, a table of checks, and what is broken."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ def page(findings: Sequence[Finding], view: View = View(), **options: Any) -> li
     return render_text(answer(findings, **options).lay_out(view), view).splitlines()
 
 
-def test_a_pass_is_a_line_and_a_table_of_laws_with_the_worst_difference() -> None:
+def test_pass_prints_a_line_and_a_table_of_checks_with_the_worst_difference() -> None:
     lines = page(HELD)
     assert lines[0].startswith("PASS cagnet-1d: 4 checks")
     rows = [line.split() for line in lines]
@@ -48,7 +48,7 @@ def test_a_pass_is_a_line_and_a_table_of_laws_with_the_worst_difference() -> Non
     assert answer(HELD).exit_code == 0
 
 
-def test_a_broken_law_comes_first_with_both_values_and_where_to_look() -> None:
+def test_a_broken_check_comes_first_with_both_values_and_where_to_look() -> None:
     lines = page([*HELD, BROKEN])
     assert lines[0].startswith("FAIL cagnet-1d: 1 of 5 checks") and repr(LOSSES) in lines[0]
     text = " ".join(" ".join(lines).split())
@@ -59,7 +59,7 @@ def test_a_broken_law_comes_first_with_both_values_and_where_to_look() -> None:
     assert answer([*HELD, BROKEN]).exit_code == 1
 
 
-def test_verbose_shows_every_case_and_law() -> None:
+def test_verbose_shows_every_case_and_check() -> None:
     lines = page(HELD, View(verbose=True))
     assert sum("p=3: usual" in line for line in lines) == 1
     assert sum(line.endswith("7,000") for line in lines) == 1
@@ -71,7 +71,7 @@ def test_a_difference_that_is_not_a_number_is_the_worst_and_null_in_json() -> No
     assert answer([broken]).to_document()["findings"][0]["worst"] is None
 
 
-def test_documents_and_frames_begin_with_broken_laws() -> None:
+def test_documents_and_frames_begin_with_broken_checks() -> None:
     findings = answer([HELD[0], BROKEN, HELD[1]]).to_document()["findings"]
     assert [finding["holds"] for finding in findings] == [False, True, True]
     assert findings[0]["wrong"][0]["sides"] == ("formula", "run")
@@ -98,13 +98,13 @@ def test_shorthands_and_extent_mean_the_same(options: dict[str, Any], extent: st
     assert CheckRequest("serial", **options).choose_extent() == extent
 
 
-def test_first_stops_after_the_case_that_breaks_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_stops_after_the_case_that_breaks_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
     later = Finding(WORDS, "p=6: usual", True, "1")
 
-    def check_laws(*_: Any, only: str | None) -> Iterator[Finding]:
+    def check_checks(*_: Any, only: str | None) -> Iterator[Finding]:
         yield from (HELD[0], BROKEN, Finding(WORDS, BROKEN.case, True, "1"), later)
 
-    monkeypatch.setattr("harness.conformance.check", check_laws)
+    monkeypatch.setattr("harness.conformance.check", check_checks)
     assert [finding.case for finding in check("cagnet-1d", first=True).findings] == ["p=1: usual"] + [
         BROKEN.case
     ] * 2
@@ -119,13 +119,13 @@ MINE = "from harness.strategies.serial import Serial\n\nclass Mine(Serial):\n   
 
 @pytest.fixture
 def holding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kit whose laws all hold."""
+    """A kit whose checks all pass."""
     monkeypatch.setattr("harness.conformance.check", lambda *_, **__: iter(HELD))
 
 
 @pytest.mark.usefixtures("holding")
 @pytest.mark.parametrize("extent", ["quick", "usual", "full"])
-def test_a_proof_says_which_code_held_which_laws(extent: str, tmp_path: Path) -> None:
+def test_a_proof_says_which_code_held_which_checks(extent: str, tmp_path: Path) -> None:
     path = tmp_path / "folder" / "proof.json"
     answered = check("cagnet-1d", extent=extent, proof=path)
     document = json.loads(path.read_text())
@@ -147,7 +147,7 @@ def test_a_proof_says_which_code_held_which_laws(extent: str, tmp_path: Path) ->
     assert answered.to_document()["proof"] == str(path)
 
 
-def test_a_broken_law_gives_no_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_check_gives_no_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.conformance.check", lambda *_, **__: iter([*HELD, BROKEN]))
     answered = check("cagnet-1d", full=True, proof=tmp_path / "proof.json")
     assert not (tmp_path / "proof.json").exists()
@@ -160,11 +160,11 @@ def test_code_that_changed_during_the_check_gives_no_proof(
     path = tmp_path / "mine.py"
     path.write_text(f"{MINE}before = 1")
 
-    def check_laws(*_: Any, **__: Any) -> Iterator[Finding]:
+    def check_checks(*_: Any, **__: Any) -> Iterator[Finding]:
         path.write_text(f"{MINE}after = 1")
         yield from HELD
 
-    monkeypatch.setattr("harness.conformance.check", check_laws)
+    monkeypatch.setattr("harness.conformance.check", check_checks)
     answered = check(f"{path}:Mine", full=True, proof=tmp_path / "proof.json")
     assert not (tmp_path / "proof.json").exists()
     assert "changed during the check" in answered.unproven

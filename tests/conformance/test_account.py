@@ -7,7 +7,7 @@ import pytest
 
 from harness.conformance.account import Seen, Sent, account, count_epoch_words, count_recorded_words
 from harness.conformance.case import Case
-from harness.conformance.laws import ScipyCounts
+from harness.conformance.checks import ScipyCounts
 from harness.ledger import Direction, Op, TensorName
 from harness.prediction.replay import replay
 from harness.spec.spec import Spec

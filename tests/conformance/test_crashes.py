@@ -1,4 +1,4 @@
-"""An error in an author's code: the kit names the author's own line, checks the other laws, and repeats one case."""
+"""An error in an author's code: the kit names the author's own line, checks the other checks, and repeats one case."""
 
 import shlex
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from harness.cli.commands.output import Command, View
 from harness.cli.commands.rendering import render_text
 from harness.conformance.case import Case
 from harness.conformance.case_list import make_case
-from harness.conformance.kit import check, check_case
-from harness.conformance.laws import Finding
+from harness.conformance.checks import Finding
+from harness.conformance.suite import check, check_case
 from harness.ledger import AxisName
 from tests.conformance.test_examples import CODE
 
@@ -52,11 +52,11 @@ def name_own_line(name: str, text: str) -> str:
 
 
 def find(name: str, run: Callable[..., Any]) -> dict[str, Finding]:
-    return {each.law: each for each in check_case(make_case(name, {AxisName.P: 1}, "one"), run, [0])}
+    return {each.check: each for each in check_case(make_case(name, {AxisName.P: 1}, "one"), run, [0])}
 
 
 @pytest.mark.parametrize(
-    ("method", "law", "code", "error"),
+    ("method", "check", "code", "error"),
     [
         (
             "aggregate",
@@ -70,11 +70,11 @@ def find(name: str, run: Callable[..., Any]) -> dict[str, Finding]:
     ],
 )
 def test_error_of_a_method_names_the_authors_line(
-    method: str, law: str, code: str, error: str, tmp_path: Path, pool: Any
+    method: str, check: str, code: str, error: str, tmp_path: Path, pool: Any
 ) -> None:
     name = write_crash(method, tmp_path)
     findings = find(name, pool.run)
-    broken = findings.pop(law)
+    broken = findings.pop(check)
     assert not broken.holds
     assert error in str(broken.wrong[0].got)
     assert broken.look.endswith(f"{name_own_line(name, code)}, in {method}: {code}")
@@ -106,7 +106,7 @@ def test_only_the_named_case_is_tried() -> None:
         list(check("cagnet-1d", leave_out, "quick", only="a rank without edges"))
 
 
-def test_next_case_is_trained_while_laws_are_checked() -> None:
+def test_next_case_is_trained_during_the_checks() -> None:
     """The verifier is the order of events: the second training begins although the first finding is not taken."""
     begun = SimpleQueue[str]()
 
@@ -121,7 +121,7 @@ def test_next_case_is_trained_while_laws_are_checked() -> None:
     assert first not in {finding.case for finding in findings}
 
 
-def test_command_of_a_broken_law_repeats_the_case() -> None:
+def test_command_of_a_broken_check_repeats_the_case() -> None:
     finding = Finding(
         "trains", "p=3: wire = bf16", False, "", "mine.py:3", "cagnet-1d", trace="File one\nFile two"
     )

@@ -1,4 +1,4 @@
-"""The strategies that pages show in full hold every law of the kit."""
+"""The strategies that pages show in full pass every check of the kit."""
 
 import inspect
 import re
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from harness.conformance.case_list import make_case as kit_case
-from harness.conformance.kit import check
-from harness.conformance.kit import check_case as findings_of
+from harness.conformance.suite import check
+from harness.conformance.suite import check_case as findings_of
 from harness.graph.model import LabelTask
 from harness.ledger import AxisName
 from harness.spec.spec import StrategyChoice
@@ -36,7 +36,7 @@ def written(name: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_holds_every_law_of_a_case(name: str, tmp_path: Path, pool: Any) -> None:
+def test_an_example_holds_every_check_of_a_case(name: str, tmp_path: Path, pool: Any) -> None:
     axis, params = EXAMPLES[name]
     strategy = written(name, tmp_path)
     choice = StrategyChoice(name=strategy, params=params)
@@ -69,13 +69,15 @@ MISTAKES: dict[str, tuple[list[tuple[str, str]], LabelTask]] = {
 }
 """The changes that the page on layouts makes to its example: each change of the code, and a task that shows it."""
 ROWS = re.findall(
-    r"^\| ([^|]+) \| `([a-z ]+)` \| `([^`|]+)` \|$", PAGES[1].partition("What the kit prints")[2], re.M
+    r"^\| ([^|]+) \| `([a-z ]+)` \| `([^`|]+)` \|$",
+    PAGES[1].partition("What it prints on three ranks")[2],
+    re.M,
 )
 
 
-def test_page_on_layouts_tells_what_the_kit_prints_about_each_mistake(tmp_path: Path, pool: Any) -> None:
+def test_page_on_layouts_shows_what_check_prints_about_each_mistake(tmp_path: Path, pool: Any) -> None:
     assert [change for change, _, _ in ROWS] == list(MISTAKES)
-    for number, (change, law, message) in enumerate(ROWS):
+    for number, (change, failed, message) in enumerate(ROWS):
         (edits, task), code = MISTAKES[change], CODE[list(EXAMPLES).index("SplitColumns")]
         for old, new in edits:
             assert old in code, change
@@ -89,8 +91,8 @@ def test_page_on_layouts_tells_what_the_kit_prints_about_each_mistake(tmp_path: 
             re.sub(r"Target \d", "Target N", text).replace("(211x3 and", "(211x5 and")
             for text in (message, first.detail)
         )
-        assert (first.law, expected in detail) == (law, True), detail
-        if law == "trains":
+        assert (first.check, expected in detail) == (failed, True), detail
+        if failed == "trains":
             raised = rf".*{file.name}:\d+, in \w+: \S"
             inherited = rf".*{file.name}:\d+ \(\w+\): it inherits the code of .*label_loss.py:\d+, in \w+: \S"
             assert re.match(inherited if "across" in change else raised, first.look), first.look

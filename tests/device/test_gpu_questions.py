@@ -81,7 +81,7 @@ def test_products_on_a_gpu_are_exact_but_for_one_rounding(with_gpus: Environment
     assert rows_of(tmp_path, "basics").keys() == set(few)
 
 
-def test_ranks_that_share_a_gpu_keep_every_law(with_gpus: Environment, tmp_path: Path) -> None:
+def test_ranks_that_share_a_gpu_pass_every_check(with_gpus: Environment, tmp_path: Path) -> None:
     """Up to four of them, whose messages go through the host: reductions, all-to-alls and messages to one member."""
     ask(with_gpus, tmp_path, "worlds", "--only", "g3")
     ((strategy, most, laws, broken),) = rows_of(tmp_path, "worlds")["g3"]

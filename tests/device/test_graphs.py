@@ -266,7 +266,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
-def test_rules_of_a_capture_are_law(on_gpus: OnGpus, broken: Callable[[], None]) -> None:
+def test_rules_of_a_capture_are_enforced(on_gpus: OnGpus, broken: Callable[[], None]) -> None:
     with pytest.raises(RankError, match=BROKEN[broken]):
         on_gpus(1, broken)
 

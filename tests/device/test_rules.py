@@ -318,7 +318,7 @@ BROKEN_RULES = {
 
 
 @pytest.mark.parametrize("broken", BROKEN_RULES, ids=lambda broken: broken.__name__)
-def test_nccl_s_rules_are_law(on_gpus: OnGpus, broken: Callable[[], None]) -> None:
+def test_rules_of_nccl_are_enforced(on_gpus: OnGpus, broken: Callable[[], None]) -> None:
     with pytest.raises(RankError, match=BROKEN_RULES[broken]):
         on_gpus(2, broken)
 

@@ -11,7 +11,7 @@ import pytest
 import harness
 from harness.cli import main
 from harness.conformance.case_list import make_case as kit_case
-from harness.conformance.kit import check_case as findings_of
+from harness.conformance.suite import check_case as findings_of
 from harness.ledger import AxisName
 from harness.strategy import Promise
 
@@ -56,7 +56,7 @@ def test_an_example_runs(name: str, project: Path) -> None:
     assert done.stdout.strip()
 
 
-def test_the_sampler_of_the_examples_holds_every_law_of_a_case(pool: Any) -> None:
+def test_sampler_of_the_examples_passes_every_check_of_a_case(pool: Any) -> None:
     name = f"{EXAMPLES / 'own_sampler.py'}:WalkBatches"
     findings = list(findings_of(kit_case(name, {AxisName.D: 2}, "walks"), pool.run, range(2)))
     assert len(findings) > 8

@@ -10,8 +10,8 @@ import pytest
 
 from harness.cli import main
 from harness.conformance.case_list import make_case as kit_case
-from harness.conformance.kit import check_case as findings_of
-from harness.conformance.laws import Finding
+from harness.conformance.checks import Finding
+from harness.conformance.suite import check_case as findings_of
 from harness.ledger import AxisName
 from tests.conformance.test_examples import CODE
 from tests.python_path import with_python_path
@@ -47,7 +47,9 @@ def test_a_new_package_passes_mypy(kind: list[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_test_of_a_new_package_passes_for_a_finished_strategy_and_names_a_broken_law(tmp_path: Path) -> None:
+def test_test_of_a_new_package_passes_for_a_finished_strategy_and_names_a_broken_check(
+    tmp_path: Path,
+) -> None:
     """The package is found as an installed one is: by the entry points of a distribution on the path."""
     main(["new", "strategy", "fresh", "--into", str(tmp_path)])
     package = tmp_path / "fresh"
@@ -68,7 +70,7 @@ def test_test_of_a_new_package_passes_for_a_finished_strategy_and_names_a_broken
 
 
 def broken(code: str, folder: Path, axis: AxisName, ranks: int, pool: Any) -> list[Finding]:
-    """The laws that a version of the strategy breaks on a grid."""
+    """The checks that a version of the strategy breaks on a grid."""
     file = folder / f"version_{len(list(folder.glob('version_*')))}.py"
     file.write_text(code)
     case = kit_case(f"{file}:Fresh", {axis: ranks}, "the first case of several ranks")
@@ -82,12 +84,12 @@ def changed(code: str, *changes: tuple[str, str]) -> str:
     return code
 
 
-def test_the_kit_leads_from_the_skeleton_of_the_full_graph_to_the_end(tmp_path: Path, pool: Any) -> None:
+def test_check_leads_from_the_skeleton_of_the_full_graph_to_the_end(tmp_path: Path, pool: Any) -> None:
     main(["new", "strategy", "fresh", "--into", str(tmp_path)])
     code, P = (tmp_path / "fresh/fresh/strategy.py").read_text(), AxisName.P
     assert broken(code, tmp_path, P, 1, pool) == []
     first, *_ = broken(code, tmp_path, P, 3, pool)
-    assert first.law == "trains" and "`reduce_gradients`" in first.look
+    assert first.check == "trains" and "`reduce_gradients`" in first.look
     assert "Traceback" not in first.detail
 
     code = changed(
@@ -99,25 +101,25 @@ def test_the_kit_leads_from_the_skeleton_of_the_full_graph_to_the_end(tmp_path: 
         ("dense_bytes\n", "dense_bytes, reduce_all_gradients\n"),
     )
     first, *others = broken(code, tmp_path, P, 3, pool)
-    assert first.law == "losses equal serial"
-    assert {"elements equal the formula"} <= {each.law for each in others}
+    assert first.check == "losses equal serial"
+    assert {"elements equal the formula"} <= {each.check for each in others}
     assert first.wrong[0].when == "epoch 0"
 
     finished = changed(CODE[0], ("GatheredRows", "Fresh"))
     assert broken(finished, tmp_path, P, 3, pool) == []
     no_words = changed(finished, ("words.add(FORWARD, layer", "words.add(FORWARD, -1"))
-    (law,) = broken(no_words, tmp_path, P, 3, pool)
-    assert law.law == "elements equal the formula"
-    assert law.look.startswith(f"{tmp_path}/version_")
-    line = no_words.splitlines()[int(law.look.split(":")[1].split()[0]) - 1]
+    (failed,) = broken(no_words, tmp_path, P, 3, pool)
+    assert failed.check == "elements equal the formula"
+    assert failed.look.startswith(f"{tmp_path}/version_")
+    line = no_words.splitlines()[int(failed.look.split(":")[1].split()[0]) - 1]
     assert line.strip().startswith("def words(")
 
 
-def test_the_kit_leads_from_the_skeleton_of_mini_batches_to_the_end(tmp_path: Path, pool: Any) -> None:
+def test_check_leads_from_the_skeleton_of_mini_batches_to_the_end(tmp_path: Path, pool: Any) -> None:
     main(["new", "strategy", "fresh", "--into", str(tmp_path), "--mini-batch"])
     code, D = (tmp_path / "fresh/fresh/strategy.py").read_text(), AxisName.D
     first, *_ = broken(code, tmp_path, D, 2, pool)
-    assert first.law == "trains"
+    assert first.check == "trains"
     code = changed(
         code,
         (
@@ -126,7 +128,7 @@ def test_the_kit_leads_from_the_skeleton_of_mini_batches_to_the_end(tmp_path: Pa
         ),
         ("dense_bytes\n", "dense_bytes, reduce_all_gradients\n"),
     )
-    assert [each.law for each in broken(code, tmp_path, D, 2, pool)] == [
+    assert [each.check for each in broken(code, tmp_path, D, 2, pool)] == [
         "unbiased",
         "elements equal the formula",
     ]

@@ -23,7 +23,7 @@ from tests.synthetic_packs import change_record
 
 ROOT = find_root()
 CODE, OTHER_CODE = "c0de" * 16, "dead" * 16
-LAWS = ["losses equal serial", "losses equal serial", "trains"]
+CHECKS = ["losses equal serial", "losses equal serial", "trains"]
 pytestmark = pytest.mark.usefixtures("ranks_at_hand")
 
 
@@ -61,7 +61,7 @@ def change_spec(folder: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
 
 def make(code: str = CODE, extent: Any = "full", strategy: str = "theirs") -> dict[str, Any]:
     """The document of a whole proof, of a strategy that need not be installed."""
-    proof = make_proof("serial", "exact", code, extent, LAWS).to_document()
+    proof = make_proof("serial", "exact", code, extent, CHECKS).to_document()
     return sign({**proof, "strategy": strategy, "package": "their-package", "package_version": "2.1"})
 
 
@@ -175,7 +175,7 @@ DAMAGED = {
     "another schema": (json.dumps(sign({**make(), "schema": 2})).encode(), "schema"),
     "no digest": (json.dumps({**make(), "digest": ""}).encode(), "digest"),
     "fewer checks": (json.dumps(sign({**make(), "checks": 2})).encode(), "add up"),
-    "no law": (json.dumps(sign({**make(), "cases": {}, "checks": 1})).encode(), "cases"),
+    "no check": (json.dumps(sign({**make(), "cases": {}, "checks": 1})).encode(), "cases"),
     "markup": (json.dumps(sign({**make(), "cases": {"<b>": 3}})).encode(), "cases"),
     "text for a number": (json.dumps(sign({**make(), "checks": "3"})).encode(), "checks"),
 }

@@ -9,7 +9,7 @@ import pytest
 from harness.base.errors import UserError
 from harness.conformance.case import CLASSES, Case
 from harness.conformance.case_list import list_choices
-from harness.conformance.laws import ScipyCounts
+from harness.conformance.checks import ScipyCounts
 from harness.registry import load_strategy, registered_strategies
 from harness.runtime.recording import least_words_by_memory
 from harness.strategy import Coordinates, Strategy

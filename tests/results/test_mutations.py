@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.cli import main
-from tests.doors.test_thrown import nested
+from tests.untrusted.test_thrown import nested
 
 WRONG: list[Any] = [
     *(None, True, -1, 0, 2**40, 2**63, -(10**30), 10**400, 1.5, -0.5, 1e308, float("nan"), float("inf")),

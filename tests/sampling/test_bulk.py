@@ -12,7 +12,7 @@ import torch
 from harness.comm.grid import Grid
 from harness.conformance.case import Case, train_rank
 from harness.conformance.case_list import make_case as kit_case
-from harness.conformance.laws import (
+from harness.conformance.checks import (
     check_memory,
     check_replay,
     check_serial,
@@ -187,7 +187,7 @@ def test_training_learns(name: str) -> None:
         *(pytest.param(*each, marks=pytest.mark.slow) for each in (("4x1", 2), ("1x3", 1))),
     ],
 )
-def test_training_on_a_partitioned_graph_satisfies_every_law(
+def test_training_on_a_partitioned_graph_satisfies_every_check(
     name: str, grid: str, at_once: int, pool
 ) -> None:
     """The kit tries one grid per option; here c takes several values."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from harness.conformance.case import Case
-from harness.conformance.laws import ScipyCounts
+from harness.conformance.checks import ScipyCounts
 from harness.conformance.reference import dense_matrix, mean_matrix
 from harness.strategies.sampling.clusters import Cluster, JoinedClusters
 from tests.cases import in_parts, make_case

@@ -49,7 +49,9 @@ def test_expected_frontiers_of_a_uniform_graph_are_within_four_percent(fanouts: 
     [(False, 1_000_000, 1.15), (True, 580_000, 1.45)],
     ids=["both ways", "directed"],
 )
-def test_expected_frontiers_of_a_power_law_are_upper_bounds(directed: bool, edges: int, most: float) -> None:
+def test_expected_frontiers_of_a_power_check_are_upper_bounds(
+    directed: bool, edges: int, most: float
+) -> None:
     """The degrees of ogbn-products, and of the directed ogbn-papers100M; G3's fan-outs."""
     A = adjacency_of(draw_twin(40_000, edges, directed=directed), directed=directed)
     check_frontiers(A, (25, 10), 1.0, most)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from harness.base.errors import UserError
 from harness.conformance.case import Case, train_rank
-from harness.conformance.laws import check_all_memory, check_memory, check_replay, check_serial
+from harness.conformance.checks import check_all_memory, check_memory, check_replay, check_serial
 from harness.conformance.reference import train_densely
 from harness.kernels import to_scipy
 from harness.ledger import AxisName

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from harness.conformance.batches import check_unbiased_messages
 from harness.conformance.case import Case, RankResult, train_rank
-from harness.conformance.laws import ScipyCounts
+from harness.conformance.checks import ScipyCounts
 from harness.conformance.reference import dense_matrix
 from harness.graph.model import TRAIN, has_label
 from harness.kernels.random import Purpose, uniform_rectangle
@@ -165,7 +165,7 @@ def too_noisy(x: Tensor, arrived: Tensor, bound: Tensor) -> Received:
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8, "random"])
-def test_kit_accepts_unbiased_messages_and_finds_mistakes(
+def test_check_accepts_unbiased_messages_and_finds_mistakes(
     bits: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case, honest = make_adaqp_case(bits=bits), AdaQP.transmit_rows

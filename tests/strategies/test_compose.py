@@ -8,7 +8,7 @@ import pytest
 
 from harness.comm.grid import Grid
 from harness.conformance.case import Case, train_rank
-from harness.conformance.laws import ScipyCounts, check_memory, check_replay, check_words
+from harness.conformance.checks import ScipyCounts, check_memory, check_replay, check_words
 from harness.conformance.reference import train_densely
 from harness.graph.store.memory_store import MemoryStore
 from harness.ledger import Amounts, Key, Ledger, Op

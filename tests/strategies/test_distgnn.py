@@ -7,7 +7,7 @@ import pytest
 
 from harness.comm.grid import Grid
 from harness.conformance.case import Case, train_rank
-from harness.conformance.laws import ScipyCounts
+from harness.conformance.checks import ScipyCounts
 from harness.conformance.reference import train_densely
 from harness.graph.partition import partition_graph
 from harness.ledger import Direction, Ledger, Op, TensorName

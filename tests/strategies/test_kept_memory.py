@@ -22,7 +22,7 @@ from harness.comm.grid import Grid
 from harness.comm.launchers import RankPlace
 from harness.conformance.case import Case
 from harness.conformance.case_list import choose_combined_grids, combine_choices, make_case
-from harness.conformance.laws import ScipyCounts
+from harness.conformance.checks import ScipyCounts
 from harness.ledger import Ledger, TensorName
 from harness.ledger.tape import Tape
 from harness.prediction.replay import Meter, replay

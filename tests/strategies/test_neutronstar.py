@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.conformance.case import Case
-from harness.conformance.laws import ScipyCounts
+from harness.conformance.checks import ScipyCounts
 from harness.kernels.csr import to_scipy
 from harness.ledger import Direction, Op, TensorName
 from harness.prediction.replay import replay

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.conformance.case import Case
-from harness.conformance.laws import ScipyCounts
+from harness.conformance.checks import ScipyCounts
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.requests import make_spec
 from harness.graph.store.catalog import load_card

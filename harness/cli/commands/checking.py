@@ -44,15 +44,15 @@ class CheckRequest(Request):
     list_only: Annotated[bool, OptionStyle(name="--list")] = False
     """List the cases without training."""
     first: bool = False
-    """Stop after the first case that breaks a law."""
+    """Stop after the first case that fails a check."""
     case: Annotated[str | None, OptionStyle(metavar="NAME")] = None
-    """Only the case of this name, or the cases whose names contain it. A broken law names its case."""
+    """Only the case of this name, or the cases whose names contain it. A failed check names its case."""
     machine: MachineName | None = None
     """The machine card. With local-gpu each rank has its own GPU, and no case has more ranks than there are GPUs
     (default: ranks on the cores of this machine)."""
 
     proof: File = None
-    """Write a proof to this file if every law holds, for `harness pack`. A proof is of all cases, so --case
+    """Write a proof to this file if every check passes, for `harness pack`. A proof is of all cases, so --case
     and --machine are refused."""
 
     def choose_extent(self) -> Extent:
@@ -66,7 +66,7 @@ class CheckRequest(Request):
 
 @plain_dataclass(frozen=True)
 class CheckAnswer(Answer):
-    """The findings: one for each law on each case."""
+    """The findings: one for each check on each case."""
 
     strategy: str
     extent: Extent
@@ -78,12 +78,12 @@ class CheckAnswer(Answer):
 
     @property
     def conforms(self) -> bool:
-        """Whether every law holds on every case."""
+        """Whether every check passes on every case."""
         return all(finding.holds for finding in self.findings)
 
     @property
     def broken(self) -> list["Finding"]:
-        """The findings of laws that do not hold, in the order in which they were found."""
+        """The findings of failed checks, in the order in which they were found."""
         return [finding for finding in self.findings if not finding.holds]
 
     @property
@@ -103,17 +103,17 @@ class CheckAnswer(Answer):
     def to_frame(self) -> Any:
         import pandas as pd
 
-        kept = ("law", "case", "holds", "detail", "worst", "allowed", "unit", "look")
+        kept = ("check", "case", "holds", "detail", "worst", "allowed", "unit", "look")
         return pd.DataFrame([{key: getattr(each, key) for key in kept} for each in self._sort_findings()])
 
     def _sort_findings(self) -> list["Finding"]:
-        """Return the findings, broken laws first."""
+        """Return the findings, failed checks first."""
         return sorted(self.findings, key=lambda finding: finding.holds)
 
     def lay_out(self, view: View) -> Iterator[Block]:
         yield Headline(self._format_verdict())
-        yield from self._lay_out_broken_laws(view)
-        yield Table(LAW_COLUMNS, summarize_laws(self.findings))
+        yield from self._lay_out_broken_checks(view)
+        yield Table(CHECK_COLUMNS, summarize_checks(self.findings))
         if view.verbose:
             yield Table(CASE_COLUMNS, list(_list_cases(self.findings)), title="Cases")
         if self.request.proof:
@@ -125,21 +125,22 @@ class CheckAnswer(Answer):
         checks, took = format_count(len(self.findings), "check"), f"in {self.seconds:.0f} s"
         if self.conforms:
             return f"PASS {self.strategy}: {checks} {took}"
-        return f"FAIL {self.strategy}: {len(self.broken)} of {checks} failed {took}; begin with {self.broken[0].law!r}"
+        first = self.broken[0].check
+        return f"FAIL {self.strategy}: {len(self.broken)} of {checks} failed {took}; begin with {first!r}"
 
-    def _lay_out_broken_laws(self, view: View) -> Iterator[Block]:
-        """Yield the first case that breaks each law: the case, the place, both values, where to look, the command."""
+    def _lay_out_broken_checks(self, view: View) -> Iterator[Block]:
+        """Yield the first case that breaks each check: the case, the place, both values, where to look, the command."""
         seen = set[str]()
         for finding in self.broken:
-            if finding.law not in seen:
-                seen.add(finding.law)
-                yield from _lay_out_broken_law(finding, view)
+            if finding.check not in seen:
+                seen.add(finding.check)
+                yield from _lay_out_broken_check(finding, view)
                 trace = " (-v prints the whole traceback)" if finding.trace and not view.verbose else ""
                 yield f"This command tries the case again{trace}:"
                 yield Command(self._format_command(self.extent, "--case", finding.case))
-                others = [each for each in self.broken if each.law == finding.law][1:]
+                others = [each for each in self.broken if each.check == finding.check][1:]
                 if others:
-                    yield f"{format_count(len(others), 'other case breaks', 'other cases break')} this law (-v)."
+                    yield f"{format_count(len(others), 'other case fails', 'other cases fail')} this check (-v)."
 
     def _lay_out_larger_checks(self) -> Iterator[Block]:
         from harness.conformance import LARGER
@@ -158,8 +159,8 @@ class CheckAnswer(Answer):
 
 CASE_MODULES = ("harness.conformance.case", "torch.fx.experimental.symbolic_shapes")
 """The modules that ranks need for the cases of a check. The second is imported by torch where layers are recomputed."""
-LAW_COLUMNS = (
-    TableColumn("law", "law"),
+CHECK_COLUMNS = (
+    TableColumn("check", "check"),
     TableColumn("result", "result"),
     TableColumn("cases", "cases", is_number=True),
     TableColumn("worst", "worst", is_number=True),
@@ -171,30 +172,30 @@ LISTED_COLUMNS = (
 )
 CASE_COLUMNS = (
     TableColumn("case", "case", may_wrap=True),
-    TableColumn("law", "law"),
+    TableColumn("check", "check"),
     TableColumn("result", "result"),
     TableColumn("found", "found", may_wrap=True),
 )
 
 
-def summarize_laws(findings: Sequence["Finding"]) -> list[dict[str, Any]]:
-    """Return a row for each law, broken laws first: its cases, and its largest difference if it allows one."""
-    laws: dict[str, list[Finding]] = {}
+def summarize_checks(findings: Sequence["Finding"]) -> list[dict[str, Any]]:
+    """Return a row for each check, failed checks first: its cases, and its largest difference if it allows one."""
+    checks: dict[str, list[Finding]] = {}
     for finding in findings:
-        laws.setdefault(finding.law, []).append(finding)
-    rows = [_summarize_law(law, found) for law, found in laws.items()]
+        checks.setdefault(finding.check, []).append(finding)
+    rows = [_summarize_check(check, found) for check, found in checks.items()]
     if all(row["result"] == "PASS" for row in rows):
         rows = [{**row, "result": None} for row in rows]
     return sorted(rows, key=lambda row: row["result"] != "FAIL")
 
 
-def _summarize_law(law: str, findings: Sequence["Finding"]) -> dict[str, Any]:
+def _summarize_check(check: str, findings: Sequence["Finding"]) -> dict[str, Any]:
     passed = sum(finding.holds for finding in findings)
     measured = [finding for finding in findings if finding.worst is not None]
     # A difference that is not finite is larger than every other one.
     worst = max(measured, key=_get_difference, default=None)
     return {
-        "law": law,
+        "check": check,
         "result": "PASS" if passed == len(findings) else "FAIL",
         "cases": f"{passed}" if passed == len(findings) else f"{passed} of {len(findings)}",
         "worst": worst and _format_difference(worst.worst, worst.unit),
@@ -220,14 +221,14 @@ def _list_cases(findings: Sequence["Finding"]) -> Iterator[dict[str, Any]]:
     for finding in findings:
         yield {
             "case": finding.case if finding.case != case else None,
-            "law": finding.law,
+            "check": finding.check,
             "result": "PASS" if finding.holds else "FAIL",
             "found": finding.detail,
         }
         case = finding.case
 
 
-def _lay_out_broken_law(finding: "Finding", view: View) -> Iterator[Block]:
+def _lay_out_broken_check(finding: "Finding", view: View) -> Iterator[Block]:
     pairs = [("case", finding.case), ("which is", finding.setting)]
     for wrong in finding.wrong[:2]:
         pairs += [("at", wrong.place), *zip(wrong.sides, wrong.values, strict=True)]
@@ -235,7 +236,7 @@ def _lay_out_broken_law(finding: "Finding", view: View) -> Iterator[Block]:
             pairs.append(("holds", wrong.parts))
     if len(finding.wrong) > 2:
         pairs.append(("and", f"{len(finding.wrong) - 2} more places; --json lists them"))
-    yield FactList([*pairs, ("look at", finding.look)], f"Broken: {finding.law}")
+    yield FactList([*pairs, ("look at", finding.look)], f"Failed: {finding.check}")
     if finding.trace and view.verbose:
         yield Raw(textwrap.indent(finding.trace, "  "))
 
@@ -269,8 +270,8 @@ def _list_only(request: CheckRequest) -> ListAnswer:
 def check(request: CheckRequest, reporter: Reporter) -> CheckAnswer | ListAnswer:
     """Check a strategy: results equal to serial training, elements equal to its formula, invalid grids refused.
 
-    Trains on small graphs and several grids. A broken law says what was expected, what came out, and where to look. The
-    exit code is 1 if a law is broken.
+    Trains on small graphs and several grids. A failed check says what was expected, what came out, and where to look.
+    The exit code is 1 if a check fails.
     """
     if request.list_only:
         return _list_only(request)
@@ -282,14 +283,14 @@ def check(request: CheckRequest, reporter: Reporter) -> CheckAnswer | ListAnswer
     from harness.spec.machine_card import Machine, load_machine
 
     started, findings, extent = time.monotonic(), list["Finding"](), request.choose_extent()
-    machine = load_machine(request.home, request.machine) if request.machine else Machine(name="kit")
+    machine = load_machine(request.home, request.machine) if request.machine else Machine(name="check")
     engine = Engine(machine.engine)
     limits = _load_start_limits(request, reporter)
     with Pool(start_limits=limits, engine=engine, modules=CASE_MODULES) as pool:
-        from harness.conformance import check as check_laws  # while the fork server of the ranks imports
+        from harness.conformance import check as run_checks  # while the fork server of the ranks imports
 
         most = max_ranks(engine)
-        for finding in check_laws(
+        for finding in run_checks(
             request.strategy, pool.run, extent, machine, most, reporter.step, only=request.case
         ):
             is_next_case = findings and findings[-1].case != finding.case
@@ -315,12 +316,12 @@ def _write_proof(request: CheckRequest, code: str, findings: Sequence["Finding"]
     """Write the proof of a check, or return why it was not written."""
     assert request.proof
     if not all(finding.holds for finding in findings):
-        return "No proof was written, because a law is broken."
+        return "No proof was written, because a check fails."
     if hash_strategy_code(request.strategy) != code:
         return "No proof was written, because the files of the strategy changed during the check. Check it again."
-    laws = [each.law for each in findings]
+    checks = [each.check for each in findings]
     promise = load_strategy(request.strategy).promise.value
-    proof = make_proof(request.strategy, promise, code, request.choose_extent(), laws)
+    proof = make_proof(request.strategy, promise, code, request.choose_extent(), checks)
     write_text(request.proof, proof.to_json())
     return ""
 

@@ -10,7 +10,7 @@ from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.conformance.case import make_check_graph
-from harness.conformance.kit import ON_GPUS, check_smallest
+from harness.conformance.suite import ON_GPUS, check_smallest
 from harness.kernels import cast, to_device, to_scipy, transpose
 from harness.kernels.random import Purpose, random_mask, uniform_rectangle
 from harness.kernels.spmm import aggregate, multiply_library_blocked
@@ -31,7 +31,7 @@ def find_gpu_faults(gpus: int) -> list[str]:
             if not wrong:  # with faulty kernels a training would fail, too
                 findings = check_smallest("cagnet-1d", pool.run, gpus, ON_GPUS)
                 wrong = [
-                    f"a small training: {each.law}: {each.detail}" for each in findings if not each.holds
+                    f"a small training: {each.check}: {each.detail}" for each in findings if not each.holds
                 ]
         except RunError as error:
             wrong = [str(error).partition("\n")[0]]

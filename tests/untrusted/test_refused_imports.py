@@ -11,7 +11,7 @@ import torch
 from pyarrow.parquet import write_table
 from torch_geometric.data import Data
 
-from tests.doors.command import EDGES, N, array, bring
+from tests.untrusted.command import EDGES, N, array, bring
 
 FEATURES = np.ones((N, 2))
 LABELS = np.arange(N) % 3

@@ -22,7 +22,7 @@ from harness.runtime.provenance import collect_provenance, is_dirty
 from harness.runtime.recorded_environment import NAMES, UNLISTED
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import ALLOCATOR, MachineCard, list_machines, load_machine_card
-from tests.doors.command import ROOT, say
+from tests.untrusted.command import ROOT, say
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b1m\u202eevil\r\nffffffff  forged  ok\u2028x\x7f"
 SECRET = "hunter2-is-the-word"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.doors.command import EDGES, bring, listing, say
-from tests.doors.test_thrown import LONG, QUICK, bitten, sites
+from tests.untrusted.command import EDGES, bring, listing, say
+from tests.untrusted.test_thrown import LONG, QUICK, bitten, sites
 
 NAMES = st.one_of(
     st.text(min_size=1, max_size=20),

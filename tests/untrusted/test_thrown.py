@@ -1,6 +1,6 @@
-"""Whatever comes through a door of the harness is accepted, or refused in one clear line; it leaves nothing behind.
+"""Whatever a file from others holds is accepted, or refused in one clear line; it leaves nothing behind.
 
-The doors: specs, plans, experiments, cards of machines and datasets, the site, options, and the files of an import.
+The files: specs, plans, experiments, cards of machines and datasets, the site, options, and the files of an import.
 """
 
 import json
@@ -14,7 +14,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.doors.command import EDGES, ROOT, N, Said, array, bring, say
+from tests.untrusted.command import EDGES, ROOT, N, Said, array, bring, say
 
 QUICK, LONG = 25, 400
 
@@ -188,12 +188,12 @@ def plans(root: Path, data: bytes) -> Said:
     return said._replace(code=0 if read else said.code)
 
 
-Door = Callable[[Path, bytes], Said]
+Kind = Callable[[Path, bytes], Said]
 
 
 @pytest.fixture(scope="module")
-def sound(project: Path) -> dict[Door, tuple[Any, Callable[[Any], str]]]:
-    """A sound document for every door, and how it is written."""
+def sound(project: Path) -> dict[Kind, tuple[Any, Callable[[Any], str]]]:
+    """A sound document of every kind, and how it is written."""
     path = project / "workflows/experiments/few.yaml"
     path.write_text(dump_yaml(EXPERIMENT))
     planned = say("plan", "--experiment", path, "--json")
@@ -210,7 +210,7 @@ def sound(project: Path) -> dict[Door, tuple[Any, Callable[[Any], str]]]:
     }
 
 
-DOORS = (experiments, machines, datasets, sites, specs, plans)
+KINDS = (experiments, machines, datasets, sites, specs, plans)
 OPTIONS = {
     "plan": ("--scale", "--machine", "--out", "--experiment"),
     "words": ("--strategy", "--dataset", "--ranks", "--grid", "--rank", "--set"),
@@ -277,25 +277,25 @@ VALUES = st.one_of(
 )
 
 
-@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
-def test_whatever_a_file_holds(door, project, sound):
-    throw(door, project, sound, QUICK)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_whatever_a_file_holds(kind, project, sound):
+    throw(kind, project, sound, QUICK)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
-def test_whatever_a_file_holds_at_length(door, project, sound):
-    throw(door, project, sound, LONG)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_whatever_a_file_holds_at_length(kind, project, sound):
+    throw(kind, project, sound, LONG)
 
 
-def throw(door, project, sound, examples):
-    document, dump = sound[door]
-    assert door(project, dump(document).encode()).code == 0
+def throw(kind, project, sound, examples):
+    document, dump = sound[kind]
+    assert kind(project, dump(document).encode()).code == 0
 
     @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
     @given(data=written(document, dump))
     def thrown(data):
-        door(project, data)
+        kind(project, data)
 
     try:
         thrown()

@@ -27,7 +27,7 @@ from harness.graph.store.datasets import open_dataset
 from harness.graph.store.graph_import import ImportRequest, _make_source_fields
 from harness.graph.store.staging import StagingFolder
 from harness.spec.dataset import DatasetChoice
-from tests.doors.command import EDGES, ROOT, N, array, listing, say
+from tests.untrusted.command import EDGES, ROOT, N, array, listing, say
 
 
 def test_masks_and_a_byte_order_mark_are_read(project):

@@ -1,4 +1,4 @@
-"""The kit holds for the built-in strategies, sees every mutant, and serves plugins from elsewhere."""
+"""Built-in strategies pass, every mutant is found, and plugins from elsewhere are checked."""
 
 import json
 import re
@@ -16,8 +16,8 @@ import pytest
 
 from harness.conformance import Extent, check
 from harness.conformance.case import Case
-from harness.conformance.kit import Runner
-from harness.conformance.laws import LOOK
+from harness.conformance.checks import LOOK
+from harness.conformance.suite import Runner
 from harness.registry import registered_strategies
 from harness.runtime.launch.worker_pool import Pool
 from harness.strategy import Strategy
@@ -71,9 +71,9 @@ def test_a_built_in_strategy_conforms(name: str, extent: Extent, pool: Pool) -> 
 def test_a_built_in_strategy_conforms_on_every_grid(name: str, pool: Pool) -> None:
     findings = check(name, train_only(pool, f"{ORDINARY}$"), "quick")
     findings = list(takewhile(lambda finding: finding.case.endswith(ORDINARY), findings))
-    laws = {finding.law for finding in findings}
-    assert {"elements equal the formula", "equal to its replay"} <= laws
-    assert "losses equal serial" in laws or name == "pipegcn"  # whose rows are an epoch late
+    checks = {finding.check for finding in findings}
+    assert {"elements equal the formula", "equal to its replay"} <= checks
+    assert "losses equal serial" in checks or name == "pipegcn"  # whose rows are an epoch late
     assert [finding for finding in findings if not finding.holds] == []
 
 
@@ -90,7 +90,7 @@ ELEMENT = r"element \[\d+, \d+\]: serial \S+, run \S+ \(.* 1e-12\)"
 
 
 @pytest.mark.parametrize(
-    ("mutant", "law", "told"),
+    ("mutant", "check", "told"),
     [
         ("LostSum", "trains", "epoch 0 .* ranks 0 and 1 .* weight of layer 0"),
         ("LostGroups", "trains", r"epoch 0 .* ranks \d+ and \d+ .* weight of layer 0"),
@@ -129,9 +129,9 @@ ELEMENT = r"element \[\d+, \d+\]: serial \S+, run \S+ \(.* 1e-12\)"
         ("OwnTwice", "losses equal serial", r"rank 0, epoch 0, the loss: serial \S+, run \S+"),
     ],
 )
-def test_the_kit_sees_a_mistake_and_says_where(mutant: str, law: str, told: str, pool: Pool) -> None:
+def test_check_finds_a_mistake_and_says_where(mutant: str, check: str, told: str, pool: Pool) -> None:
     findings = check(f"{MUTANTS}:{mutant}", train_only(pool, SEEN_LATE.get(mutant, "")), "quick")
-    finding = next(each for each in findings if not each.holds and each.law == law)
+    finding = next(each for each in findings if not each.holds and each.check == check)
     head, _, what = finding.detail.partition(": ")
     assert re.match(rf"{mutant} .* on (p|row|d)=\d.*\d layers.* \d+ vertices", head)
     assert re.search(told, what, re.DOTALL), finding.detail
@@ -149,11 +149,11 @@ def test_gradients_are_checked_at_a_smaller_distance_where_a_derivative_jumps(po
             only="p=1: combination 3, precompute = False",
         )
     )
-    assert "gradients equal differences" in {finding.law for finding in findings}
+    assert "gradients equal differences" in {finding.check for finding in findings}
     assert [finding for finding in findings if not finding.holds] == []
 
 
-def test_the_kit_serves_a_plugin_of_another_package(tmp_path: Path) -> None:
+def test_plugin_of_another_package_is_checked(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "__init__.py").write_text("")
     (tmp_path / "elsewhere" / "mine.py").write_text(
@@ -197,9 +197,9 @@ def test_the_kit_serves_a_plugin_of_another_package(tmp_path: Path) -> None:
     assert proof["strategy_code"] == sha256(json.dumps(sums, separators=(",", ":")).encode()).hexdigest()
 
 
-@pytest.mark.parametrize("law", LOOK)
-def test_hint_of_a_law_names_existing_methods(law: str) -> None:
-    for name in re.findall(r"`([\w.]+)`", LOOK[law]):
+@pytest.mark.parametrize("check", LOOK)
+def test_hint_of_a_check_names_existing_methods(check: str) -> None:
+    for name in re.findall(r"`([\w.]+)`", LOOK[check]):
         module, _, constant = name.rpartition(".")
         if module:
             assert hasattr(import_module(module), constant)

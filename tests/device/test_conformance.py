@@ -17,7 +17,7 @@ from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.conformance import check
 from harness.conformance.case import Case, RankResult, train_rank
-from harness.conformance.kit import COSTLY, ON_GPUS
+from harness.conformance.suite import COSTLY, ON_GPUS
 from harness.kernels.spmm import CACHED_PRODUCTS
 from harness.ledger import AxisName, Ledger, clock_for
 from harness.prediction.replay import replay
@@ -92,12 +92,12 @@ def conforms(
     most: int | None = None,
     only: str | None = None,
 ) -> None:
-    """Every law, and no wait in the third epoch of any case."""
+    """Every check, and no wait in the third epoch of any case."""
     waited: dict[str, dict[tuple[str, str], int]] = {}
     sampled = load_strategy(name).mini_batches
 
     def run(world: int, function: Callable[..., Any], case: Case, *arguments: Any) -> list[RankResult]:
-        if function is not train_rank:  # a law that trains differently, to compare with
+        if function is not train_rank:  # a check that trains differently, to compare with
             return on_gpus(world, function, case, *arguments)
         results = []
         for result, waits in on_gpus(world, trained_and_watched, case, *arguments):
@@ -108,10 +108,10 @@ def conforms(
 
     findings = list(check(name, run, "quick", ON_GPUS, most, known=known, only=only))
     assert len(findings) > 10
-    assert not [f"{each.law}: {each.detail}" for each in findings if not each.holds]
+    assert not [f"{each.check}: {each.detail}" for each in findings if not each.holds]
     assert not waited
     for each in findings:
-        if each.law == "same seed, same bits":
+        if each.check == "same seed, same bits":
             assert each.detail.endswith("; not deterministic here: The library's sparse product")
 
 
@@ -138,7 +138,7 @@ def test_a_strategy_conforms(on_gpus: OnGpus, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in ELSEWHERE])
-def test_a_strategy_conforms_to_costly_laws(on_gpus: OnGpus, name: str) -> None:
+def test_a_strategy_conforms_to_costly_checks(on_gpus: OnGpus, name: str) -> None:
     conforms(on_gpus, name)
 
 
@@ -177,10 +177,10 @@ SEEN = {
 
 
 @pytest.mark.parametrize("mistake", SEEN)
-def test_the_kit_sees_mistakes_that_a_cpu_forgives(on_gpus: OnGpus, mistake: str) -> None:
+def test_check_finds_mistakes_that_a_cpu_forgives(on_gpus: OnGpus, mistake: str) -> None:
     findings = check(f"{PLANTED}:{mistake}", on_gpus, "quick", ON_GPUS, 3)
     broken = next(each for each in findings if not each.holds)
-    assert broken.law == "trains" and re.search(SEEN[mistake], broken.detail), broken
+    assert broken.check == "trains" and re.search(SEEN[mistake], broken.detail), broken
 
 
 def test_a_number_that_a_step_reads_is_seen(on_gpus: OnGpus) -> None:

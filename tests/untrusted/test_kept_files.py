@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.command import ROOT, say
+from tests.untrusted.command import ROOT, say
 
 OWN = "years of work"
 EXPERIMENT = ROOT / "workflows" / "experiments" / "smoke.yaml"

@@ -1,4 +1,4 @@
-"""The conformance kit: runs the cases of a strategy and checks the results against every law.
+"""The conformance suite: runs the cases of a strategy, and makes every check of their results.
 
 It treats built-in strategies and plugins alike, and knows none by name.
 """
@@ -24,7 +24,7 @@ from harness.conformance.batches import (
 )
 from harness.conformance.case import DISTANCES, Case, RankResult, compute_nearby_losses, train_rank
 from harness.conformance.case_list import EPOCHS, HERE, CaseList, Extent, list_cases, make_case
-from harness.conformance.laws import (
+from harness.conformance.checks import (
     Finding,
     check_all_memory,
     check_gradient_slopes,
@@ -50,9 +50,9 @@ from harness.strategy import Promise, Strategy, admit, facts_of
 Runner = Callable[..., list[Any]]
 """`run(world, function, *arguments)` returns the function's results on every rank of a world."""
 
-ON_GPUS = Machine(name="kit on GPUs", device=GPU, engine="nccl")
+ON_GPUS = Machine(name="check on GPUs", device=GPU, engine="nccl")
 REPEATED, UNBIASED = COSTLY = ("same seed, same bits", "unbiased")
-"""The laws that need a second training, or hundreds of samples on the host."""
+"""The checks that need a second training, or hundreds of samples on the host."""
 DRAWS: dict[Extent, int] = {"quick": 1000, "usual": 8000, "full": 8000}
 """About how many mini-batches are drawn to compare them with a reference sampler."""
 
@@ -68,10 +68,10 @@ def check(  # noqa: PLR0913  independent choices, the last two by name
     known: Collection[str] = (),
     only: str | None = None,
 ) -> Iterator[Finding]:
-    """Check every law on every case of a strategy, and yield the findings; `run` starts ranks on the machine.
+    """Make every check on every case of a strategy, and yield the findings; `run` starts ranks on the machine.
 
-    Worlds have at most `most` ranks, for example one for each GPU. Laws in COSTLY that are `known` to hold are skipped.
-    With `only`, the case of this name is tried, or the cases whose names contain it.
+    Worlds have at most `most` ranks, for example one for each GPU. Checks in COSTLY that are `known` to pass are
+    skipped. With `only`, the case of this name is tried, or the cases whose names contain it.
 
     A quick check tries few grids, combines settings, and examines the first and the last rank alternately. A full check
     tries every grid of more sizes.
@@ -130,7 +130,7 @@ class _Attempt(NamedTuple):
 def _check_in_turn(
     tried: Sequence[_Attempt], run: Runner, known: Collection[str], on_case: OnStep
 ) -> Iterator[Finding]:
-    """Check cases one after the other. The next case is trained while the laws of a case are checked."""
+    """Check cases one after the other. The next case is trained during the checks of a case."""
     thread, is_interrupted = ThreadPoolExecutor(1), False
 
     def run_in_turn(*job: Any) -> list[Any]:
@@ -142,7 +142,7 @@ def _check_in_turn(
         for attempt in report_steps(tried, lambda attempt: attempt.case.name, on_case):
             training, following = following, next(trainings, None)
             assert training
-            yield from _check_laws(attempt, run_in_turn, training.result, known)
+            yield from _make_checks(attempt, run_in_turn, training.result, known)
     except KeyboardInterrupt:
         is_interrupted = True
         raise
@@ -165,7 +165,7 @@ def _choose_names(names: Sequence[str], only: str) -> set[str]:
 
 
 def check_smallest(name: str, run: Runner, ranks: int, machine: Machine) -> Iterator[Finding]:
-    """Check all but the COSTLY laws on a single case of a strategy: a small training on all of these ranks."""
+    """Make all but the COSTLY checks on a single case of a strategy: a small training on all of these ranks."""
     case = make_case(name, load_strategy(name).grids(ranks)[0], "directed, prime, partial mask")
     spec = case.spec.model_copy(update={"machine": machine})
     yield from check_case(replace(case, spec=spec), run, [0], COSTLY)
@@ -174,17 +174,17 @@ def check_smallest(name: str, run: Runner, ranks: int, machine: Machine) -> Iter
 def check_case(
     case: Case, run: Runner, examined: Sequence[int], known: Collection[str] = ()
 ) -> Iterator[Finding]:
-    """Train a case, and yield a finding for each law. Ranks `examined` are replayed, and their memory is searched."""
+    """Train a case, and yield a finding for each check. Ranks `examined` are replayed, and their memory is searched."""
     attempt = _Attempt(case, examined, DRAWS["quick"] * bool(choose_cases([case])))
-    yield from _check_laws(attempt, run, partial(_train_case, attempt, run), known)
+    yield from _make_checks(attempt, run, partial(_train_case, attempt, run), known)
 
 
-def _check_laws(
+def _make_checks(
     attempt: _Attempt, run: Runner, train: Callable[[], list[RankResult]], known: Collection[str]
 ) -> Iterator[Finding]:
-    """Yield a finding for each law on the results of `train`.
+    """Yield a finding for each check on the results of `train`.
 
-    An error of the strategy breaks the law that was checked, and the other laws are checked all the same.
+    An error of the strategy fails the check in which it occurs. The other checks are made all the same.
     """
     case, examined, draws = attempt
     try:
@@ -226,13 +226,13 @@ def _check_laws(
 
 
 def _find_or_report_error(
-    case: Case, law: str, when: str, find: Callable[[], Iterable[Finding]]
+    case: Case, check: str, when: str, find: Callable[[], Iterable[Finding]]
 ) -> Iterator[Finding]:
-    """Yield the findings of a check; or, if it raises an error, that the law is broken."""
+    """Yield the findings of a check; if it raises an error, it failed."""
     try:
         yield from find()
     except Exception as error:
-        yield _report_error(law, case, when, error)
+        yield _report_error(check, case, when, error)
 
 
 def _check_training(
@@ -247,7 +247,7 @@ def _check_training(
 
 
 def _check_gradients(case: Case, ranks: Sequence[RankResult], run: Runner) -> Finding:
-    """Return the finding at the first distance at which the law holds, or at the last."""
+    """Return the finding at the first distance at which the check passes, or at the last."""
     for distance in DISTANCES:
         nearby = run(case.spec.ranks, compute_nearby_losses, case, distance)[0]
         finding = check_gradient_slopes(case, ranks, nearby, distance)
@@ -273,15 +273,15 @@ def _check_means(case: Case, strategy: Strategy) -> Finding:
     return check_unbiased_layers(case, find_multiplier(case))
 
 
-def _report_error(law: str, case: Case, when: str, error: Exception) -> Finding:
-    """Return the finding of a law that an error broke, on a rank or here."""
+def _report_error(check: str, case: Case, when: str, error: Exception) -> Finding:
+    """Return the finding of a check that an error ended, on a rank or here."""
     if isinstance(
         error, RunError
     ):  # of the ranks: the message ends with the traceback of the first that failed
         message, _, trace = str(error).partition("\nTraceback (most recent call last):\n")
     else:
         message, trace = f"{type(error).__name__}: {error}", _format_trace(error)
-    return report_crash(law, case, Mismatch(None, when, "", "no error", message), trace)
+    return report_crash(check, case, Mismatch(None, when, "", "no error", message), trace)
 
 
 def _format_trace(error: Exception) -> str:

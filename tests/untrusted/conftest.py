@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import harness.runtime.launch.series
-from tests.doors.command import ROOT
+from tests.untrusted.command import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The laws of a strategy, each checked on every rank of a case."""
+"""The checks of a strategy, each made on every rank of a case."""
 
 import traceback
 from collections import Counter
@@ -91,27 +91,27 @@ ROUNDINGS = 8
 
 @dataclass(frozen=True)
 class Finding:
-    """One law on one case."""
+    """The outcome of a check on a case."""
 
-    law: str
+    check: str
     case: str
     holds: bool
     detail: str
-    """The margin if the law holds; otherwise the differences with their places and the expected values."""
+    """The margin if the check passes; otherwise the differences with their places and the expected values."""
     look: str = ""
-    """Where to look for the cause of a broken law."""
+    """Where to look for the cause of a failed check."""
     setting: str = ""
-    """The complete case of a broken law, with everything needed to repeat it."""
+    """The complete case of a failed check, with everything needed to repeat it."""
     wrong: Sequence[Mismatch] = ()
-    """The differences of a broken law, one by one."""
+    """The differences of a failed check, one by one."""
     worst: float | None = None
-    """The largest difference that was measured, of a law that allows a small one."""
+    """The largest difference that was measured, of a check that allows a small one."""
     allowed: float | None = None
-    """The largest difference that the law allows."""
+    """The largest difference that the check allows."""
     unit: str = ""
     """The unit of both differences; empty if they are relative."""
     trace: str = ""
-    """The traceback of the error that broke the law, if there was one."""
+    """The traceback of the error that ended the check, if there was one."""
 
 
 LOOK = {
@@ -146,11 +146,11 @@ LOOK = {
     "messages are unbiased": "`transmit_rows`: the rounding of the rows that are sent",
     "refused with a reason": "`refuse` and `grids`",
 }
-"""Which parts of a strategy to look at if a law is broken (docs/tutorials/add-a-strategy.md)."""
+"""Which parts of a strategy to look at if a check fails (docs/tutorials/add-a-strategy.md)."""
 
 
 def report_finding(
-    law: str,
+    check: str,
     case: Case,
     wrong: Sequence[Mismatch],
     margin: str,
@@ -158,35 +158,37 @@ def report_finding(
     allowed: float | None = None,
     unit: str = "",
 ) -> Finding:
-    """Return the finding of a law, which holds without mismatches. `margin` describes by how much it holds."""
-    found = report_broken(law, case, wrong) if wrong else Finding(law, case.name, True, margin)
+    """Return the finding of a check, which passes without mismatches. `margin` describes by how much it holds."""
+    found = report_broken(check, case, wrong) if wrong else Finding(check, case.name, True, margin)
     return replace(found, worst=worst, allowed=allowed, unit=unit)
 
 
-def report_broken(law: str, case: Case, wrong: Sequence[Mismatch]) -> Finding:
-    """Return the finding of a broken law, with the complete case and where to look for the cause."""
-    look = f"{locate_strategy(load_strategy(case.spec.strategy.name), LOOK[law])}: {LOOK[law]}"
+def report_broken(check: str, case: Case, wrong: Sequence[Mismatch]) -> Finding:
+    """Return the finding of a failed check, with the complete case and where to look for the cause."""
+    look = f"{locate_strategy(load_strategy(case.spec.strategy.name), LOOK[check])}: {LOOK[check]}"
     detail = f"{case.description}: {summarize(wrong)}"
-    return Finding(law, case.name, False, detail, look, case.description, wrong)
+    return Finding(check, case.name, False, detail, look, case.description, wrong)
 
 
-def report_crash(law: str, case: Case, wrong: Mismatch, trace: str) -> Finding:
-    """Return the finding of a law that an error broke. The place to look is the author's line that led to it."""
+def report_crash(check: str, case: Case, wrong: Mismatch, trace: str) -> Finding:
+    """Return the finding of a check that an error ended. The place to look is the author's line that led to it."""
     strategy, found = (
         load_strategy(case.spec.strategy.name),
-        replace(report_broken(law, case, [wrong]), trace=trace),
+        replace(report_broken(check, case, [wrong]), trace=trace),
     )
     if frame := find_own_frame(strategy, trace):
         return replace(found, look=frame)
     if frame := find_inherited_frame(strategy, trace):
-        return replace(found, look=f"{locate_strategy(strategy, LOOK[law])}: it inherits the code of {frame}")
+        return replace(
+            found, look=f"{locate_strategy(strategy, LOOK[check])}: it inherits the code of {frame}"
+        )
     return found
 
 
 class Compared(NamedTuple):
     """A tensor of one rank and the same piece of the serial tensor."""
 
-    law: str
+    check: str
     when: str
     what: str
     mine: Tensor
@@ -209,17 +211,19 @@ def check_serial(
     errors = {"losses equal serial": worst}
     mismatches: dict[str, list[Mismatch]] = {"losses equal serial": wrong}
     for number, rank in enumerate(ranks):
-        for law, when, what, mine, theirs, start in _list_compared(strategy, number, rank, serial):
+        for check, when, what, mine, theirs, start in _list_compared(strategy, number, rank, serial):
             error = _relative_error(mine, theirs)
-            errors[law] = max(errors.get(law, 0.0), error)
+            errors[check] = max(errors.get(check, 0.0), error)
             if error > TOLERANCE:
                 where = number, when, what
-                mismatches.setdefault(law, []).append(compare_tensors(where, theirs, mine, TOLERANCE, start))
+                mismatches.setdefault(check, []).append(
+                    compare_tensors(where, theirs, mine, TOLERANCE, start)
+                )
     answers = ", ".join(f"{name} {hits.correct}/{hits.total}" for name, hits in serial.hits.items())
     return [
         *(
-            report_finding(law, case, mismatches.get(law, []), f"{error:.0e}", error, TOLERANCE)
-            for law, error in errors.items()
+            report_finding(check, case, mismatches.get(check, []), f"{error:.0e}", error, TOLERANCE)
+            for check, error in errors.items()
         ),
         report_finding("answers equal serial", case, _find_wrong_answers(ranks, serial), answers),
     ]
@@ -360,7 +364,7 @@ def check_replay(case: Case, ranks: Sequence[RankResult], replayed_ranks: Iterab
             differs = Mismatch(number, "its replay", "", "the events of the run", raised)
             trace = "".join(traceback.format_exception(error))
             found = report_crash("equal to its replay", case, differs, trace)
-            return [replace(found, look=f"{found.look}; {LOOK[found.law]}")]
+            return [replace(found, look=f"{found.look}; {LOOK[found.check]}")]
         wrong += _find_first_difference(number, rank.lines, outline_events(replayed.events))
         heavier += _compare_sizes(number, rank, replayed.persistent_bytes, REPLAY)
     return [

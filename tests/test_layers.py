@@ -1,4 +1,4 @@
-"""The import law: a room imports only from rooms below it, no room knows a strategy, and nothing goes in a circle."""
+"""A package imports only from packages below it, no package imports a strategy, and no imports go in a circle."""
 
 import ast
 import re
@@ -76,8 +76,8 @@ def files_of(path: Path) -> set[Path]:
     return found - {path}
 
 
-def rooms(modules: set[str]) -> set[str]:
-    """The rooms of the harness among some modules."""
+def packages(modules: set[str]) -> set[str]:
+    """The packages of the harness among some modules."""
     return {module.split(".")[1] for module in modules if module.startswith("harness.")}
 
 
@@ -91,13 +91,13 @@ def modules() -> list[Path]:
     return sorted([*ROOT.glob("harness/**/*.py"), *ROOT.glob("strategies/**/*.py")])
 
 
-def test_no_room_imports_from_one_above_it() -> None:
+def test_no_package_imports_from_one_above_it() -> None:
     faces = {ROOT / "harness" / name for name in ("__init__.py", "__main__.py")}
     below = defaultdict[str, set[str]](set)
     for path in set(ROOT.glob("harness/**/*.py")) - faces:
-        room = path.relative_to(ROOT / "harness").parts[0].removesuffix(".py")
-        below[room] |= rooms(imported(path)) - {room}
-        assert "strategies" not in below[room], f"{path} knows a strategy"
+        package = path.relative_to(ROOT / "harness").parts[0].removesuffix(".py")
+        below[package] |= packages(imported(path)) - {package}
+        assert "strategies" not in below[package], f"{path} knows a strategy"
     TopologicalSorter(below).prepare()  # an import from above makes a cycle, which the error names
 
 
