@@ -97,7 +97,7 @@ def train_curve(spec: Spec, at: Sequence[int]) -> tuple[list[float], float] | No
     """Return the test accuracies after some numbers of epochs, and the words of an epoch; on rank 0."""
     trainer, words, accuracies = trainer_of(spec), 0.0, []
     for epoch in range(max(at)):
-        words += sum(amounts.words_payload for amounts in trainer.epoch().entries.values())
+        words += sum(amounts.elements_payload for amounts in trainer.epoch().entries.values())
         if epoch + 1 in at:
             accuracies.append(trainer.evaluate()[0]["test"].ratio)
     every = gather(trainer.ctx.grid.world, words / max(at))

@@ -264,7 +264,7 @@ def rank_epochs(case: EpochCase, turns: int) -> tuple[list[float], float, float]
     begun = process_time()
     epochs = [trainer.epoch() for _ in range(turns)]
     cpu, entries = process_time() - begun, epochs[-1].entries.values()
-    return [epoch.seconds for epoch in epochs], cpu, sum(amounts.words_payload for amounts in entries)
+    return [epoch.seconds for epoch in epochs], cpu, sum(amounts.elements_payload for amounts in entries)
 
 
 class CpuClock(HostClock):

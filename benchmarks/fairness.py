@@ -186,7 +186,7 @@ def count_on_rank(ready: Ready, rank: int) -> tuple[dict[str, float], dict[str, 
     replayed, own = replay(strategy, rank, ready.blocks), strategy.input_piece(strategy.coordinates(rank))
     held = replayed.persistent_bytes.get(TensorName.X, 0) / WORD[strategy.spec.precision]
     epoch, setup = (
-        {str(key): amounts.words_received for key, amounts in entries.items()}
+        {str(key): amounts.elements_received for key, amounts in entries.items()}
         for entries in (replayed.entries, replayed.setup_messages)
     )
     return epoch, setup | {"read from files": max(0.0, held - len(own.rows) * len(own.cols))}

@@ -160,7 +160,7 @@ def set_up_trainer(spec: Spec) -> tuple[Trainer, SetUp]:
     begun = perf_counter()
     ledger.start()
     trainer = Trainer(strategy, grid, blocks)
-    received = sum(amounts.words_received for amounts in ledger.stop().values())
+    received = sum(amounts.elements_received for amounts in ledger.stop().values())
     grid.world.barrier()
     return trainer, SetUp(perf_counter() - begun, received)
 
@@ -207,11 +207,11 @@ def turn(trainer: Trainer, *, drain: bool = False) -> Turn:
         sum(amounts.seconds for amounts in moved.values()),
         sum(amounts.calls for amounts in moved.values()),
         sum(amounts.calls for key, amounts in sampling.items() if key.op in MOVING),
-        sum(amounts.words_payload for amounts in moved.values()),
+        sum(amounts.elements_payload for amounts in moved.values()),
         sum(amounts.bytes for amounts in moved.values()),
-        sum(amounts.words_received for amounts in moved.values()),
+        sum(amounts.elements_received for amounts in moved.values()),
         sum(
-            amounts.words_payload if key.op is Op.BROADCAST else amounts.words_received
+            amounts.elements_payload if key.op is Op.BROADCAST else amounts.elements_received
             for key, amounts in moved.items()
         ),
     )

@@ -1,8 +1,8 @@
 """Print the page docs/reference/tables.md from the schema: `python docs/write_tables.py > docs/reference/tables.md`."""
 
 from harness.results.ranking import CONTRIBUTIONS
-from harness.results.schema import CLAIMS, FAILURES, RUNS, TABLES, TABLES_OF_RUN
-from harness.results.table_schema import RECORD_SCHEMA, SCHEMA, TIME, TableSchema
+from harness.results.schema import CLAIMS, FAILURES, RUN_TABLES, RUNS, TABLES
+from harness.results.table_schema import EARLIER_SCHEMA, RECORD_SCHEMA, SCHEMA, TIME, TableSchema
 
 WORDS = {
     "int64": "integer",
@@ -43,27 +43,28 @@ timed.groupby(["strategy.name", "ranks", "phase", "op"]).seconds.sum()
 RUN_FOLDERS = f"""## Run folders
 
 A run folder `results/runs/<run-id>/` holds `spec.json`, `record.json`, and each table of its run that has rows, such as
-`epochs.parquet` and `ledger.parquet`. Run folders have schema {RECORD_SCHEMA}: their times are in seconds since 1970,
-and these columns have other names, which `Record.table()` and `harness collect` replace:
+`epochs.parquet` and `ledger.parquet`. Run folders have schema {RECORD_SCHEMA}. Times of day are in seconds since 1970,
+and an error is a part of `record.json` (`error.type`, `error.message`, `error.rank`, `error.trace`). Folders of schema
+{EARLIER_SCHEMA} are read too; there these columns have other names:
 """
 
 
 def format_page() -> str:
     """Return the text of the page."""
-    tables = (RUNS, FAILURES, *TABLES_OF_RUN.values(), CLAIMS, CONTRIBUTIONS)
+    tables = (RUNS, FAILURES, *RUN_TABLES.values(), CLAIMS, CONTRIBUTIONS)
     sections = [_format_table(table) for table in tables]
-    return "\n".join([HEADER, *sections, _format_recorded()])
+    return "\n".join([HEADER, *sections, _format_earlier()])
 
 
-def _format_recorded() -> str:
-    """Format the section about the names of columns in run folders."""
+def _format_earlier() -> str:
+    """Format the section about the earlier names of columns in run folders."""
     tables: dict[tuple[str, str], list[str]] = {}
     for table in TABLES.values():
         for column in table.columns:
-            if column.recorded:
-                tables.setdefault((column.name, column.recorded), []).append(table.name)
-    rows = [f"| `{name}` | {', '.join(names)} | `{recorded}` |" for (name, recorded), names in tables.items()]
-    head = ["| column | tables | recorded as |", "| --- | --- | --- |"]
+            if column.earlier:
+                tables.setdefault((column.name, column.earlier), []).append(table.name)
+    rows = [f"| `{name}` | {', '.join(names)} | `{earlier}` |" for (name, earlier), names in tables.items()]
+    head = ["| column | tables | in schema 1 |", "| --- | --- | --- |"]
     return "\n".join([RUN_FOLDERS, *head, *rows, ""])
 
 

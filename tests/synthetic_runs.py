@@ -76,14 +76,14 @@ def make_tables(spec: Spec, compute: float, talk: float, noise: float = 0.03) ->
         slow = 3.0 if epoch == -WARMUP else 1.0
         for rank in range(spec.ranks):
             rows = _rows(spec, compute * slow, talk, noise, random)
-            at = {"epoch": epoch, "rank": rank}
+            at = {"epoch": epoch, "rank_id": rank}
             ledger += [{**at, **row} for row in rows]
             seconds = sum(row["seconds"] for row in rows)
             utilisation.append(
                 {**at, "window": 0, "seconds": seconds, **_spent(rows), "device_percent": float("nan")}
             )
             epochs.append({**at, "seconds": seconds, "loss": 2.0 * 0.9 ** (epoch + WARMUP) + 0.4})
-    trained = sum(row["seconds"] for row in epochs if row["rank"] == 0)
+    trained = sum(row["seconds"] for row in epochs if row["rank_id"] == 0)
     accuracy = [
         {
             "epoch": EPOCHS - 1,
@@ -96,7 +96,7 @@ def make_tables(spec: Spec, compute: float, talk: float, noise: float = 0.03) ->
     ]
     memory = [
         {
-            "rank": rank,
+            "rank_id": rank,
             "tensor": tensor,
             "host_peak_bytes": peak,
             "device_peak_bytes": 0,
@@ -147,8 +147,8 @@ def _rows(
                 "peer": -1,
                 "tensor": tensor,
                 "calls": 1,
-                "words_payload": words,
-                "words_received": passes * words * (size - 1) / size,
+                "elements_payload": words,
+                "elements_received": passes * words * (size - 1) / size,
                 "bytes": int(4 * words),
                 "seconds": seconds * random.lognormal(0, noise),
                 "in_flight_seconds": 0.0,
@@ -163,7 +163,7 @@ def make_record(spec: Spec, tables: dict[str, pd.DataFrame], **changes: Any) -> 
     """The record of a run that went well; `changes` replace its keys."""
     summary = summarize_tables(tables, spec.training.target)
     epochs = tables["epochs"]
-    longest = epochs.groupby("rank").seconds.sum().max()
+    longest = epochs.groupby("rank_id").seconds.sum().max()
     return {
         "run_id": spec.run_id,
         "label": spec.label,

@@ -107,8 +107,8 @@ class RankReplay(NamedTuple):
 
         selected = [amounts for key, amounts in self.replayed.entries.items() if is_selected(key)]
         return RankWork(
-            sum(amounts.words_received for amounts in selected),
-            sum(amounts.words_payload for amounts in selected),
+            sum(amounts.elements_received for amounts in selected),
+            sum(amounts.elements_payload for amounts in selected),
             sum(amounts.calls for amounts in selected),
             sum(amounts.flops for amounts in selected),
             sum(amounts.bytes for amounts in selected),

@@ -165,8 +165,8 @@ class Axis:
                     words = traffic.all_reduce(x.numel(), self.size)
                     self.ledger.add(
                         key,
-                        words_payload=words.payload,
-                        words_received=words.received,
+                        elements_payload=words.payload,
+                        elements_received=words.received,
                         bytes=x.nbytes,
                     )
                 self.ledger.add(rows[0], calls=1)
@@ -480,7 +480,11 @@ class Axis:
             moved |= {key: traffic.send(words) for key, words in sent_words.items()}
             for key, (words, received) in moved.items():
                 self.ledger.add(
-                    key, calls=1, words_payload=words, words_received=received, bytes=int(words) * itemsize
+                    key,
+                    calls=1,
+                    elements_payload=words,
+                    elements_received=received,
+                    bytes=int(words) * itemsize,
                 )
 
 

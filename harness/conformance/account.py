@@ -105,10 +105,10 @@ def count_recorded_words(ledger: "Columns", chosen: int | None = None) -> dict[i
 def _add(seen: dict[WordsKey, Sent], key: WordsKey, amounts: Amounts) -> None:
     before = seen.get(key, Sent())
     seen[key] = Sent(
-        before.words + amounts.words_payload,
+        before.words + amounts.elements_payload,
         before.calls + amounts.calls,
         before.bytes + amounts.bytes,
-        before.received + amounts.words_received,
+        before.received + amounts.elements_received,
     )
 
 

@@ -80,8 +80,8 @@ class Amounts:
     """The amounts under one key."""
 
     calls: int = 0
-    words_payload: float = 0.0
-    words_received: float = 0.0
+    elements_payload: float = 0.0
+    elements_received: float = 0.0
     bytes: int = 0
     seconds: float = 0.0
     in_flight_seconds: float = 0.0
@@ -200,7 +200,7 @@ class Ledger:
     def count_call(self, *, payload: float, received: float, bytes: int) -> None:  # noqa: A002
         """Count a call under the current key, with its words and bytes (conventions: docs/concepts/ledger.md)."""
         if self.recording:
-            self.add(self.current, calls=1, words_payload=payload, words_received=received, bytes=bytes)
+            self.add(self.current, calls=1, elements_payload=payload, elements_received=received, bytes=bytes)
 
     def record_sampled(self, entries: int) -> None:
         """Record that the host sampled `entries` entries of A. Only the tape of a replay keeps the number."""

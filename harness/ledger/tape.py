@@ -74,8 +74,8 @@ class OutlineEvent(NamedTuple):
 
     key: Key
     calls: int
-    words_payload: float
-    words_received: float
+    elements_payload: float
+    elements_received: float
     bytes: int
     flops: int
     products: tuple[ProductShape, ...]
@@ -95,8 +95,8 @@ def _outline_event(event: Event, position: Mapping[int, int]) -> OutlineEvent:
     return OutlineEvent(
         event.key,
         amounts.calls,
-        amounts.words_payload,
-        amounts.words_received,
+        amounts.elements_payload,
+        amounts.elements_received,
         amounts.bytes,
         amounts.flops,
         tuple(event.products),

@@ -88,12 +88,13 @@ def load_tape_epochs(record: Record, spec: Spec, facts: Facts, strategy: str = "
         if wrong := [value for value in tape[name] if not 0 <= value <= MAX_AMOUNT]:
             raise ValueError(f"an event has {name} = {wrong[0]}")
     loaded = _load_strategy_of_run(record, spec, strategy)(spec, facts)
-    ranks, epochs = sorted(set(tape["rank"])), []
+    ranks, epochs = sorted(set(tape["rank_id"])), []
     for rank in ranks:
         events = [
-            event_from_row(row) for row in tape[tape["rank"] == rank].sort_values("event").to_dict("records")
+            event_from_row(row)
+            for row in tape[tape["rank_id"] == rank].sort_values("event").to_dict("records")
         ]
-        peaks = memory[memory["rank"] == rank][["host_peak_bytes", "device_peak_bytes"]].max()
+        peaks = memory[memory["rank_id"] == rank][["host_peak_bytes", "device_peak_bytes"]].max()
         peak = int(peaks.device_peak_bytes or peaks.host_peak_bytes)
         replayed = ReplayedRank(rank, events, [0], {}, {}, peak)
         epochs.append(RankEpoch(loaded, replayed, frozenset(ranks), is_measured=True))

@@ -382,7 +382,7 @@ class RankEpoch:
     @property
     def elements_received(self) -> float:
         """The elements that the rank receives in the whole epoch."""
-        elements = [event.amounts.words_received for event in self.replayed.events]
+        elements = [event.amounts.elements_received for event in self.replayed.events]
         return sum(elements) + self.repetitions * sum(elements[self.replayed.first_of_step[-1] :])
 
     def message_names(self, event: int) -> list[Message]:

@@ -79,8 +79,8 @@ class EventPrices:
 def count_bytes(event: Event) -> CallBytes:
     """Return the bytes of a call, in the data type that is sent."""
     amounts = event.amounts
-    width = amounts.bytes / amounts.words_payload if amounts.words_payload else 0.0
-    return CallBytes(event.key.op, amounts.bytes, width * amounts.words_received)
+    width = amounts.bytes / amounts.elements_payload if amounts.elements_payload else 0.0
+    return CallBytes(event.key.op, amounts.bytes, width * amounts.elements_received)
 
 
 class LimitExceededError(Exception):

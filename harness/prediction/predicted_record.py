@@ -61,7 +61,7 @@ def record_prediction(
             "rank": predicted.rank,
             "seconds": asdict(seconds),
             "waiting": predicted.waiting,
-            "words_received": predicted.elements_received,
+            "elements_received": predicted.elements_received,
             "peak_bytes": predicted.peak_bytes,
             "limited_by": predicted.limited_by,
             "shares": dict(predicted.shares),
@@ -104,7 +104,7 @@ def load_prediction(runs: Path, spec: Spec, facts: Facts, card: MachineCard) -> 
             PredictedSeconds(**stored["seconds"]),
             {key_from_row(row): row["seconds"] for row in entries},
             stored["waiting"],
-            stored["words_received"],
+            stored["elements_received"],
             stored["peak_bytes"],
             stored["shares"],
             stored["noise"],
@@ -126,7 +126,7 @@ def _dump_constants(card: MachineCard) -> dict[str, Any]:
 
 
 def _build_tables(predicted: Prediction) -> dict[str, pd.DataFrame]:
-    at = {"epoch": 0, "rank": predicted.rank}
+    at = {"epoch": 0, "rank_id": predicted.rank}
     rows: dict[str, list[dict[str, Any]]] = {
         "epochs": [{**at, "seconds": predicted.seconds.value, "loss": None}],
         "ledger": [
@@ -135,7 +135,7 @@ def _build_tables(predicted: Prediction) -> dict[str, pd.DataFrame]:
         ],
         "memory": [
             {
-                "rank": predicted.rank,
+                "rank_id": predicted.rank,
                 "host_peak_bytes": 0,
                 "device_peak_bytes": predicted.peak_bytes,
                 "persistent_bytes": 0,

@@ -144,8 +144,8 @@ def _extrapolate_event(twins: Sequence[Event], law: SizeLaw) -> Event:
     last = twins[-1]
     amounts = replace(
         last.amounts,
-        words_payload=size(lambda each: each.amounts.words_payload),
-        words_received=size(lambda each: each.amounts.words_received),
+        elements_payload=size(lambda each: each.amounts.elements_payload),
+        elements_received=size(lambda each: each.amounts.elements_received),
         bytes=round(size(lambda each: each.amounts.bytes)),
         flops=round(size(lambda each: each.amounts.flops)),
         bytes_touched=round(size(lambda each: each.amounts.bytes_touched)),

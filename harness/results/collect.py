@@ -26,7 +26,7 @@ from harness.results import parquet
 from harness.results.consistency import count_columns, make_arrays
 from harness.results.record import Record, describe_refused, find_run, read_record, read_records
 from harness.results.run_row import RunRows, make_rows
-from harness.results.schema import FAILURES, MISSING, RUNS, TABLES, TABLES_OF_RUN
+from harness.results.schema import FAILURES, MISSING, RUN_TABLES, RUNS, TABLES
 from harness.results.statistics import Side
 from harness.spec.plan import read_plan
 
@@ -164,7 +164,7 @@ def build_tables(
     # The mark depends only on the records.
     content = [parquet.serialize_table(parquet.to_arrow(*each), each[1]) for each in whole.values()]
     mark = sha256(b"".join(content)).hexdigest()
-    files = {name: parquet.TableFile(TABLES[name], mark) for name in TABLES_OF_RUN}
+    files = {name: parquet.TableFile(TABLES[name], mark) for name in RUN_TABLES}
     changed = [record for record in ordered if record.record["run_id"] not in known]
     read = map_in_forks(_read_tables, changed, WORTH_PROCESSES)
     for record in report_steps(ordered, lambda record: f"collecting {record.folder.name}", on_step):
@@ -186,7 +186,7 @@ def build_tables(
 
 def _read_tables(record: Record) -> tuple[dict[str, Any], dict[str, pa.Table]]:
     """Return the counted columns of a run, and its tables as collected ones have them."""
-    recorded = {name: record.rows(name) for name in TABLES_OF_RUN}
+    recorded = {name: record.rows(name) for name in RUN_TABLES}
     tables = {name: _add_run_id(rows, record.record["run_id"], name) for name, rows in recorded.items()}
     return count_columns(make_arrays(record.spec, record.record, recorded)), tables
 
@@ -207,7 +207,7 @@ def _split_damaged(records: Sequence[Record]) -> tuple[list[Record], list[UserEr
     sound, damaged = [], []
     for record in records:
         try:
-            for name in TABLES_OF_RUN:
+            for name in RUN_TABLES:
                 record.rows(name)
             sound.append(record)
         except UserError as error:
@@ -281,7 +281,7 @@ def _load_unchanged(
     try:
         before, failed = (parquet.read_collected(out, name) for name in ("runs", "failures"))
         same = _find_equal_rows(runs, before) - (set(failures.run_id) - _find_equal_rows(failures, failed))
-        tables = {name: _load_collected_rows(out, name, same) for name in TABLES_OF_RUN}
+        tables = {name: _load_collected_rows(out, name, same) for name in RUN_TABLES}
     except UserError:
         return {}, {}
     rows = before[before.run_id.isin(same)][["run_id", *COUNTED]].itertuples(index=False)
@@ -310,7 +310,6 @@ def _load_collected_rows(out: Path, name: str, runs: set[str]) -> dict[str, pa.T
 
 def _add_run_id(rows: pa.Table, run_id: str, name: str) -> pa.Table:
     """Return the rows of a table of a run folder as a collected table has them, with the run id as first column."""
-    rows = parquet.rename_recorded(rows, TABLES_OF_RUN[name])
     column = pa.array([run_id] * len(rows), pa.string())
     return rows.add_column(0, parquet.arrow_schema(TABLES[name]).field(0), column)
 

@@ -20,7 +20,7 @@ from harness.comm import traffic
 from harness.ledger import MOVING, Op
 from harness.results.parquet import to_array
 from harness.results.run_summary import compute_bytes_received, find_texts, number_pairs, summarize_tables
-from harness.results.schema import DIVERGED, OK, RUN_TABLES, TABLES_OF_RUN
+from harness.results.schema import DIVERGED, OK, RUN_TABLES
 
 READ_TABLES = ("epochs", "ledger", "accuracy", "memory", "utilisation")
 """The tables that the checks read."""
@@ -47,12 +47,8 @@ class RunTables(NamedTuple):
 
     spec: Mapping[str, Any]
     record: Mapping[str, Any]
-    recorded: Mapping[str, Mapping[str, NDArray[Any]]]
-    """The columns of the tables that are used, with the names of run folders."""
-
-    def table(self, name: str) -> dict[str, NDArray[Any]]:
-        """Return the columns of a table with the names that people see."""
-        return TABLES_OF_RUN[name].rename_recorded(self.recorded[name])
+    tables: Mapping[str, Mapping[str, NDArray[Any]]]
+    """The columns of the tables that are used."""
 
     @property
     def is_measured(self) -> bool:
@@ -76,9 +72,9 @@ def make_arrays(
 
 def count_columns(run: RunTables) -> dict[str, Any]:
     """Return the columns of the table `runs` that the record lacks, because they are counted in its tables."""
-    has_elements = run.record["summary"].get("words_received") is not None
+    has_elements = run.record["summary"].get("elements_received") is not None
     return {
-        "bytes_received": compute_bytes_received(run.table("ledger")) if has_elements else None,
+        "bytes_received": compute_bytes_received(run.tables["ledger"]) if has_elements else None,
         "contradiction": find_contradiction(run),
     }
 
@@ -109,7 +105,7 @@ def check_summary(run: RunTables) -> None:
     for name, value in _summarize(run).items():
         if (run.is_measured or told.get(name) is not None) and not _are_equal(value, told.get(name)):
             raise UserError(f"{name} is {told.get(name)} in its record and {value} in its tables")
-    received, bound = told.get("words_received"), told.get("words_floor")
+    received, bound = told.get("elements_received"), told.get("elements_bound")
     if run.record["status"] == OK and bound and received is not None and received < bound:
         raise UserError(f"it received {received:,.0f} elements, fewer than its lower bound of {bound:,.0f}")
 
@@ -117,9 +113,9 @@ def check_summary(run: RunTables) -> None:
 def _summarize(run: RunTables) -> dict[str, Any]:
     if run.record["source"] == "external":
         raise UnverifiableError("another program's log has no tables")
-    if not (run.recorded["epochs"]["epoch"] >= 0).any():
+    if not (run.tables["epochs"]["epoch"] >= 0).any():
         raise UnverifiableError("it has no timed epoch")
-    return summarize_tables(run.recorded, run.spec["training"]["target"])
+    return summarize_tables(run.tables, run.spec["training"]["target"])
 
 
 def _are_equal(one: Any, other: Any) -> bool:
@@ -135,7 +131,7 @@ def check_epochs(run: RunTables) -> None:
     spec, record = run.spec, run.record
     if record["status"] not in (OK, DIVERGED):
         raise UnverifiableError(f"it ended with status {record['status']}, so it has no result")
-    training, epochs = spec["training"], run.table("epochs")
+    training, epochs = spec["training"], run.tables["epochs"]
     found = [*zip(epochs["epoch"].tolist(), epochs["rank_id"].tolist(), strict=True)]
     numbers = range(-training["warmup"], int(np.nanmax(epochs["epoch"])) + 1 if found else 0)
     ranks = range(spec["ranks"])
@@ -152,7 +148,7 @@ def check_ledger(run: RunTables) -> None:
     _require_measured(run, "only measured runs have a clock")
     if run.spec["training"].get("cuda_graph"):
         raise UnverifiableError("nothing is timed inside of a CUDA graph")
-    epochs, ledger = run.table("epochs"), run.table("ledger")
+    epochs, ledger = run.tables["epochs"], run.tables["ledger"]
     epoch, rank_id = (np.concatenate([epochs[name], ledger[name]]) for name in ("epoch", "rank_id"))
     first, place = number_pairs(epoch, rank_id)
     epoch, rank_id = epoch[first], rank_id[first]
@@ -178,7 +174,7 @@ def check_ledger(run: RunTables) -> None:
 def check_times(run: RunTables) -> None:
     """Check that no time is negative, in the future, or longer than the time in which it passed."""
     _require_measured(run, "only measured runs have a clock")
-    epochs, ledger, accuracy = (run.table(name) for name in ("epochs", "ledger", "accuracy"))
+    epochs, ledger, accuracy = (run.tables[name] for name in ("epochs", "ledger", "accuracy"))
     if len(wrong := np.flatnonzero(~(epochs["seconds"] >= SHORTEST))):
         raise UserError(f"epoch {epochs['epoch'][wrong[0]]} took {epochs['seconds'][wrong[0]]:.3g} s")
     for name in ("seconds", "in_flight_seconds"):
@@ -222,12 +218,12 @@ def _check_trained_seconds(epochs: Mapping[str, NDArray[Any]], accuracy: Mapping
 def check_amounts(run: RunTables) -> None:
     """Check that accuracies, losses, memory, and the elements and bytes of the ledger are within their bounds."""
     _require_measured(run, "only measured runs measure these amounts")
-    share = run.table("accuracy")["accuracy"].astype(float)
+    share = run.tables["accuracy"]["accuracy"].astype(float)
     if len(wrong := np.flatnonzero((share < 0) | (share > 1))):
         raise UserError(f"an accuracy is {share[wrong[0]]:.6g}")
     _check_losses(run)
     _check_memory(run)
-    for told in _find_impossible_messages(run.spec.get("grid") or {}, run.table("ledger")):
+    for told in _find_impossible_messages(run.spec.get("grid") or {}, run.tables["ledger"]):
         raise UserError(told)
     _check_speed(run)
     commit = run.record["provenance"].get("commit")
@@ -236,7 +232,7 @@ def check_amounts(run: RunTables) -> None:
 
 
 def _check_losses(run: RunTables) -> None:
-    epochs = run.table("epochs")
+    epochs = run.tables["epochs"]
     numbers, place = np.unique(epochs["epoch"], return_inverse=True)
     low, high = np.full(len(numbers), np.inf), np.full(len(numbers), -np.inf)
     np.fmin.at(low, place, epochs["loss"])
@@ -249,7 +245,7 @@ def _check_losses(run: RunTables) -> None:
 
 def _check_memory(run: RunTables) -> None:
     """Check the peaks of each rank. A process may hold more than it has touched, a device may not."""
-    memory = run.table("memory")
+    memory = run.tables["memory"]
     is_peak = memory["tensor"] == ""
     for rank, host, device in zip(
         *(memory[name][is_peak] for name in ("rank_id", "host_peak_bytes", "device_peak_bytes")), strict=True
@@ -312,7 +308,7 @@ def _find_impossible_messages(grid: Mapping[str, int], ledger: Mapping[str, NDAr
 
 def _check_speed(run: RunTables) -> None:
     """Check that no rank receives bytes faster than any link brings them."""
-    epochs, ledger = run.table("epochs"), run.table("ledger")
+    epochs, ledger = run.tables["epochs"], run.tables["ledger"]
     share = ledger["elements_received"] / np.maximum(ledger["elements_payload"], 1)
     seconds = _sum_by_rank(epochs, epochs["seconds"])
     for rank, received in _sum_by_rank(ledger, ledger["bytes"] * np.minimum(share, 1)).items():

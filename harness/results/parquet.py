@@ -16,7 +16,17 @@ from harness.base.files import check_replaceable, open_regular_file, replace_fil
 from harness.base.host_memory import ALWAYS_FITS, find_available_bytes
 from harness.base.validation import clip_line
 from harness.results.schema import CLAIMS, TABLES
-from harness.results.table_schema import INTEGER, NULLABLE, REAL, TEXT, TIME, TRUTH, TableSchema
+from harness.results.table_schema import (
+    EARLIER_SCHEMA,
+    INTEGER,
+    NULLABLE,
+    REAL,
+    RECORD_SCHEMA,
+    TEXT,
+    TIME,
+    TRUTH,
+    TableSchema,
+)
 
 if TYPE_CHECKING:  # ranks write tables without pandas
     import pandas as pd
@@ -181,26 +191,23 @@ def to_array(column: pa.ChunkedArray) -> "np.ndarray[Any, Any]":
     return whole
 
 
-def rename_recorded(rows: pa.Table, table: TableSchema) -> pa.Table:
-    """Return rows of a run folder with the column names of `table`."""
-    return pa.table(rows.columns, schema=arrow_schema(table))
-
-
 def read_table(path: Path, table: TableSchema, way_out: str, content: bytes | None = None) -> pa.Table:
     """Read the rows of a file. Raises UserError, whose message ends with `way_out`, if that fails.
 
-    The schema and the required memory are checked before any rows are read. `content` is what the file has, if it is
-    in memory and not on disk.
+    The schema and the required memory are checked before any rows are read. A table of a run folder of the earlier
+    schema gets the names of `table`. `content` is what the file has, if it is in memory and not on disk.
     """
     try:
         with open_regular_file(path) if content is None else BytesIO(content) as opened:
             if (size := _read_footer_size(opened)) > MAX_FOOTER:
                 raise UserError(f"{path} has {size:,} bytes of metadata, more than any table. {way_out}")
             with pq.ParquetFile(opened if content is None else pa.BufferReader(content)) as file:
-                if reason := _find_mismatch(file, table):
+                is_earlier = table.number == RECORD_SCHEMA and _get_number(file) == str(EARLIER_SCHEMA)
+                if reason := _find_mismatch(file, table.earlier if is_earlier else table):
                     raise UserError(f"{path} {reason}. {way_out}")
                 # The table of one run is read faster than threads are started.
-                return file.read(use_threads=file.metadata.num_rows >= ROW_GROUP)
+                rows = file.read(use_threads=file.metadata.num_rows >= ROW_GROUP)
+                return pa.table(rows.columns, schema=arrow_schema(table)) if is_earlier else rows
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
         raise UserError(f"{path} cannot be read as a table: {reason.rstrip('.')}. {way_out}") from None
@@ -218,8 +225,7 @@ def _read_footer_size(file: BinaryIO) -> int:
 def _find_mismatch(file: pq.ParquetFile, table: TableSchema) -> str:
     """Return why the schema or the size of a file rules out reading it as this table; empty if neither does."""
     schema, facts = file.schema_arrow, file.metadata
-    number = _get_metadata(schema, SCHEMA_KEY) or "none"
-    if number != str(table.number):
+    if (number := _get_number(file)) != str(table.number):
         return f"has schema {clip_line(number, 20)}, and this harness reads schema {table.number}"
     if not schema.equals(arrow_schema(table)):
         return f"does not have the columns of schema {table.number}"
@@ -228,6 +234,11 @@ def _find_mismatch(file: pq.ParquetFile, table: TableSchema) -> str:
     if needs > ALWAYS_FITS and needs > (free := find_available_bytes()):
         return f"has {facts.num_rows:,} rows, which need {needs:,} bytes of memory, and {free:,} are free"
     return ""
+
+
+def _get_number(file: pq.ParquetFile) -> str:
+    """Return the number of the schema of a file."""
+    return _get_metadata(file.schema_arrow, SCHEMA_KEY) or "none"
 
 
 def read_collected(tables: Path, name: str) -> "pd.DataFrame":

@@ -33,8 +33,8 @@ from harness.base.files import (
 from harness.base.untrusted import redact_all
 from harness.base.validation import validate
 from harness.results.run_row import RunRows, make_checked_rows
-from harness.results.schema import RUN_TABLES, RUNS, SOURCES, STATUSES, TABLES_OF_RUN
-from harness.results.table_schema import RECORD_SCHEMA
+from harness.results.schema import RUN_TABLES, RUNS, SOURCES, STATUSES
+from harness.results.table_schema import EARLIER_SCHEMA, RECORD_SCHEMA
 from harness.spec.spec import Spec, digest
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 1 << 24
 """The maximum size of spec.json and of record.json."""
+EARLIER_NAMES = {column.earlier: column.name for column in RUNS.columns if column.earlier}
 WAY_OUT = "Move {folder} away and run its spec again: `harness run --spec FILE`."
 
 
@@ -107,17 +108,16 @@ class Record:
 
     def table(self, name: str) -> "pd.DataFrame":
         """Return a table of the run with the columns of docs/reference/tables.md; empty if the run did not write it."""
-        from harness.results.parquet import rename_recorded, to_pandas
+        from harness.results.parquet import to_pandas
 
-        table = TABLES_OF_RUN[name]
-        return to_pandas(rename_recorded(self.rows(name), table), table)
+        return to_pandas(self.rows(name), RUN_TABLES[name])
 
     def columns(self, name: str) -> "dict[str, NDArray[Any]]":
-        """Return the columns of a table of the run as arrays, with their names of docs/reference/tables.md."""
+        """Return the columns of a table of the run as arrays."""
         from harness.results.parquet import to_array
 
-        table, rows = TABLES_OF_RUN[name], self.rows(name)
-        return table.rename_recorded({column: to_array(rows[column]) for column in rows.column_names})
+        rows = self.rows(name)
+        return {column: to_array(rows[column]) for column in rows.column_names}
 
     def read_tables(self) -> "RunTables":
         """Read all tables, as arrays. Raises UserError if one is damaged or has another schema."""
@@ -126,7 +126,7 @@ class Record:
         return make_arrays(self.spec, self.record, {name: self.rows(name) for name in RUN_TABLES})
 
     def rows(self, name: str) -> "pa.Table":
-        """Return the rows of a table as an arrow table, with the column names of run folders."""
+        """Return the rows of a table as an arrow table."""
         from harness.results.parquet import arrow_schema, read_table
 
         table, path = RUN_TABLES[name], self.folder / f"{name}.parquet"
@@ -173,6 +173,8 @@ def read_record(folder: Path, contents: Mapping[str, bytes] | None = None) -> Re
     """
     record, spec = (_read_json(folder / name, contents) for name in ("record.json", "spec.json"))
     way_out = WAY_OUT.format(folder=folder)
+    if record.get("schema") == EARLIER_SCHEMA:
+        record = _rename_earlier(record)
     if record.get("schema") != RECORD_SCHEMA:
         raise UserError(
             f"{folder} was written with schema {record.get('schema', 'none')}, and this harness reads schema "
@@ -185,6 +187,14 @@ def read_record(folder: Path, contents: Mapping[str, bytes] | None = None) -> Re
     except ValueError as reason:
         raise UserError(f"{folder} holds no whole record: {reason}. {way_out}") from None
     return Record(folder, spec, record, rows, contents)
+
+
+def _rename_earlier(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record of the earlier schema with the names of today."""
+    summary = record.get("summary")
+    if isinstance(summary, dict):
+        record["summary"] = {EARLIER_NAMES.get(name, name): value for name, value in summary.items()}
+    return {**record, "schema": RECORD_SCHEMA}
 
 
 def read_records(folders: Iterable[Path]) -> tuple[list[Record], list[UserError]]:

@@ -7,12 +7,17 @@ from typing import Any, NamedTuple, SupportsIndex
 from harness.base.validation import RANKS, format_value
 from harness.ledger import AxisName
 from harness.results.schema import FAILURES, MISSING, OK, RUNS, SOURCES, STATUSES
-from harness.results.table_schema import INTEGER, NULLABLE, REAL, TEXT, TRUTH, TableSchema
+from harness.results.table_schema import INTEGER, NULLABLE, REAL, TEXT, TIME, TRUTH, TableSchema
 from harness.spec.spec import canonical_json, label_grid
 
 Row = dict[str, Any]
-COLUMNS = {column.name: column for table in (RUNS, FAILURES) for column in table.recorded.columns}
-"""The columns of both tables under their recorded names, under which a record has their values."""
+COLUMNS = {
+    column.recorded_name: column._replace(dtype=REAL if column.dtype == TIME else column.dtype)
+    for table in (RUNS, FAILURES)
+    for column in table.columns
+    if column.is_recorded
+}
+"""The columns of both tables under the names that a record has for their values."""
 TEXTS = {name for name, column in COLUMNS.items() if column.dtype == TEXT}
 
 
@@ -189,10 +194,10 @@ def _parse_json(value: Any) -> Any:
 
 
 def _check_columns(row: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-    for column in COLUMNS.values():
-        value = row[column.name]
+    for name, column in COLUMNS.items():
+        value = row[name]
         if value is not None and (accepted := ACCEPTED.get(column.dtype)) and not accepted(value):
-            raise _invalid_value(column.name, value, EXPECTED[column.dtype])
+            raise _invalid_value(name, value, EXPECTED[column.dtype])
     for name in RECORD_KEYS:
         if row[name] != record[name]:
             raise _invalid_value(name, row[name], "another part of the record has this key too")

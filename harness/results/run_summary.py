@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.ledger import COMPUTING, MOVING, Op, Phase
-from harness.results.schema import LEDGER, PAPER_EPOCHS, WARMUP_DROPPED
+from harness.results.schema import PAPER_EPOCHS, WARMUP_DROPPED
 from harness.results.table_schema import Columns
 
 if TYPE_CHECKING:
@@ -17,12 +17,8 @@ SPLITS = ("train", "valid", "test")
 
 
 def summarize_tables(tables: Mapping[str, Columns], target: float = 0.0) -> dict[str, Any]:
-    """Summarize times, losses, accuracies, messages and words per epoch.
-
-    The tables have the column names of run folders.
-    """
-    epochs, accuracy = tables["epochs"], tables["accuracy"]
-    ledger = LEDGER.rename_recorded(tables["ledger"])
+    """Summarize times, losses, accuracies, messages and elements per epoch."""
+    epochs, accuracy, ledger = tables["epochs"], tables["accuracy"], tables["ledger"]
     epoch = np.asarray(epochs["epoch"])
     is_moving, places = find_texts(ledger["op"], MOVING), _number_timed_places(ledger)
     return {
@@ -38,8 +34,8 @@ def summarize_tables(tables: Mapping[str, Columns], target: float = 0.0) -> dict
         "seconds_to_target": _seconds_to_target(accuracy, target),
         "evaluation_seconds": _evaluation_seconds(accuracy),
         "messages": int(_take_largest_sum(places, np.where(is_moving, np.asarray(ledger["calls"]), 0))),
-        "words_payload": _take_largest_sum(places, np.asarray(ledger["elements_payload"])),
-        "words_received": _take_largest_sum(places, np.asarray(ledger["elements_received"])),
+        "elements_payload": _take_largest_sum(places, np.asarray(ledger["elements_payload"])),
+        "elements_received": _take_largest_sum(places, np.asarray(ledger["elements_received"])),
     }
 
 

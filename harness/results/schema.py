@@ -9,7 +9,18 @@ experiments (`model.hidden`). docs/write_tables.py writes the page docs/referenc
 
 from harness.ledger import AxisName
 from harness.results.error_origin import find_error_origin
-from harness.results.table_schema import INTEGER, NULLABLE, REAL, TEXT, TIME, TRUTH, Column, TableSchema
+from harness.results.table_schema import (
+    INTEGER,
+    NULLABLE,
+    REAL,
+    RECORD_SCHEMA,
+    SCHEMA,
+    TEXT,
+    TIME,
+    TRUTH,
+    Column,
+    TableSchema,
+)
 
 MISSING = "missing"
 SOURCES = ("measured", "external", "emulated", "predicted", "published")
@@ -28,15 +39,15 @@ def _make_columns(part: str, *columns: tuple[str, str, str]) -> tuple[Column, ..
 
 EPOCH_AND_RANK = (
     Column("epoch", INTEGER, "number of the epoch; timed epochs count from 0, warm-up epochs are negative"),
-    Column("rank_id", INTEGER, "number of the rank that measured it", recorded="rank"),
+    Column("rank_id", INTEGER, "number of the rank that measured it", earlier="rank"),
 )
 ELEMENTS = (
-    Column("elements_payload", REAL, "elements of the full logical buffers", recorded="words_payload"),
+    Column("elements_payload", REAL, "elements of the full logical buffers", earlier="words_payload"),
     Column(
         "elements_received",
         REAL,
         "elements that this rank receives if collectives are rings",
-        recorded="words_received",
+        earlier="words_received",
     ),
 )
 
@@ -125,7 +136,7 @@ ACCURACY = TableSchema(
 MEMORY = TableSchema(
     "memory",
     "one persistent tensor of one rank, or the peaks of the rank (with an empty tensor)",
-    (Column("rank_id", INTEGER, "number of the rank", recorded="rank"),)
+    (Column("rank_id", INTEGER, "number of the rank", earlier="rank"),)
     + _make_columns(
         "",
         ("host_peak_bytes", INTEGER, "peak resident size of the process; 0 in rows of tensors"),
@@ -194,10 +205,11 @@ TAPE = TableSchema(
     ),
 )
 
-TABLES_OF_RUN = {table.name: table for table in (EPOCHS, LEDGER, ACCURACY, MEMORY, UTILISATION, TAPE)}
-"""The tables that each run has, with the names that people see."""
-RUN_TABLES = {name: table.recorded for name, table in TABLES_OF_RUN.items()}
-"""The same tables as run folders hold them."""
+RUN_TABLES = {
+    table.name: table._replace(number=RECORD_SCHEMA)
+    for table in (EPOCHS, LEDGER, ACCURACY, MEMORY, UTILISATION, TAPE)
+}
+"""The tables of a run folder."""
 
 RUN_ID = Column(
     "run_id",
@@ -380,7 +392,7 @@ RUNS = TableSchema(
             REAL,
             "elements received per epoch, on the rank with the most",
             "summary",
-            recorded="words_received",
+            earlier="words_received",
         ),
         Column(
             "bytes_received",
@@ -394,21 +406,21 @@ RUNS = TableSchema(
             REAL,
             "lower bound on elements_received for all strategies of this kind (lower-bounds.md); 0 if none is known",
             "summary",
-            recorded="words_floor",
+            earlier="words_floor",
         ),
         Column(
             "elements_payload",
             REAL,
             "elements per epoch of the full logical buffers (ledger.md), on the rank with the most",
             "summary",
-            recorded="words_payload",
+            earlier="words_payload",
         ),
         Column(
             "elements_payload_formula",
             REAL,
             "elements_payload by the strategy's formula; null unless requested",
             "summary",
-            recorded="words_formula",
+            earlier="words_formula",
         ),
         *_make_columns(
             "summary",
@@ -516,13 +528,13 @@ FAILURES = TableSchema(
     (
         RUN_ID._replace(part=""),
         Column("status", TEXT, "oom, timeout, diverged, failed, refused or missing, as in the table runs"),
-        Column("error", TEXT, "class of the error; empty if there is none", recorded="error.type"),
-        Column("message", TEXT, "message of the error", recorded="error.message"),
+        Column("error", TEXT, "class of the error; empty if there is none", place="error.type"),
+        Column("message", TEXT, "message of the error", place="error.message"),
         Column(
             "rank_id",
             NULLABLE,
             "number of the rank that failed first; -1 if unknown, null if there is no error",
-            recorded="error.rank",
+            place="error.rank",
         ),
         Column(
             "began_in",
@@ -531,7 +543,7 @@ FAILURES = TableSchema(
             inputs=("traceback",),
             compute=find_error_origin,
         ),
-        Column("traceback", TEXT, "traceback of the error", recorded="error.trace"),
+        Column("traceback", TEXT, "traceback of the error", place="error.trace"),
     ),
 )
 
@@ -541,8 +553,8 @@ TABLES = {
         RUNS,
         FAILURES,
         *(
-            table._replace(columns=(RUN_ID._replace(part=""), *table.columns))
-            for table in TABLES_OF_RUN.values()
+            table._replace(columns=(RUN_ID._replace(part=""), *table.columns), number=SCHEMA)
+            for table in RUN_TABLES.values()
         ),
     )
 }

@@ -1,13 +1,16 @@
-"""Schemas of tables: columns with their types and meanings, and the names that run folders have for them.
+"""Schemas of tables: columns with their types and meanings.
 
-`Column.recorded` is the name in run folders where collected tables have another one.
+A column has one name, in the tables of a run folder, in its record and in collected tables. Records of an earlier
+schema are read by the names that they have (`Column.earlier`).
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-RECORD_SCHEMA = 1
-"""The number of the schema of run folders. Records with another number are refused."""
+RECORD_SCHEMA = 2
+"""The number of the schema of run folders. Records of `EARLIER_SCHEMA` are read too, and others refused."""
+EARLIER_SCHEMA = 1
+"""The schema of run folders whose columns have their earlier names."""
 SCHEMA = 3
 """The number of the schema of collected tables. It increases when the name, type or meaning of a column changes. Tables
 with another number are refused."""
@@ -28,15 +31,17 @@ class Column(NamedTuple):
     """The columns of the same row from which `compute` computes the value, which is null if one of them is null."""
     compute: Callable[..., Any] | None = None
     """Computes the value; None if it is stored in the records."""
-    recorded: str = ""
-    """The name in run folders, if it differs from `name`."""
+    place: str = ""
+    """The place in record.json, if it is not the name."""
+    earlier: str = ""
+    """The name in records of `EARLIER_SCHEMA`, if it is another one."""
     counted: bool = False
     """Whether collecting counts the value in the tables of the run, because records do not have it."""
 
     @property
     def recorded_name(self) -> str:
-        """The name in run folders."""
-        return self.recorded or self.name
+        """The dotted name in record.json."""
+        return self.place or self.name
 
     @property
     def is_recorded(self) -> bool:
@@ -69,20 +74,7 @@ class TableSchema(NamedTuple):
         return [column.name for column in self.columns]
 
     @property
-    def recorded_names(self) -> dict[str, str]:
-        """The name of each column by its name in run folders."""
-        return {column.recorded_name: column.name for column in self.columns}
-
-    def rename_recorded(self, columns: Columns) -> dict[str, Any]:
-        """Return the columns of a table of a run folder by the names of this table."""
-        return {column.name: columns[column.recorded_name] for column in self.columns if column.is_recorded}
-
-    @property
-    def recorded(self) -> "TableSchema":
-        """This table as run folders hold it."""
-        columns = [
-            column._replace(name=column.recorded_name, dtype=REAL if column.dtype == TIME else column.dtype)
-            for column in self.columns
-            if column.is_recorded
-        ]
-        return self._replace(columns=tuple(columns), number=RECORD_SCHEMA)
+    def earlier(self) -> "TableSchema":
+        """The table as run folders of `EARLIER_SCHEMA` hold it."""
+        columns = (column._replace(name=column.earlier or column.name) for column in self.columns)
+        return self._replace(columns=tuple(columns), number=EARLIER_SCHEMA)

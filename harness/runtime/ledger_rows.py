@@ -117,7 +117,7 @@ def ledger_columns(ranks: Mapping[int, LedgerRows]) -> dict[str, Any]:
     chosen = np.concatenate([rows.column("key") + start for rows, start in zip(lists, starts, strict=True)])
     return {
         "epoch": np.concatenate([rows.column("epoch") for rows in lists]),
-        "rank": np.repeat(np.array([*ranks], np.int64), [len(rows) for rows in ranks.values()]),
+        "rank_id": np.repeat(np.array([*ranks], np.int64), [len(rows) for rows in ranks.values()]),
         **{name: np.array([key[name] for key in keys], object).take(chosen) for name in KEY_COLUMNS},
         **{name: np.concatenate([rows.column(name) for rows in lists]) for name in KINDS},
     }

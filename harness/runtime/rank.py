@@ -225,7 +225,9 @@ def train(
     tables.add_memory(ctx)
     tables.chosen, tables.remote = ctx.measured.chosen, ctx.measured.remote
     busiest = training.warmup + tables.epoch_with_most_words()
-    tables.words_formula = sum(strategy.words_of_epoch(ctx.at, ctx.blocks.counts, busiest).values())
+    tables.elements_payload_formula = sum(
+        strategy.words_of_epoch(ctx.at, ctx.blocks.counts, busiest).values()
+    )
     tables.least_words = strategy.words_lower_bound(ctx.at, ctx.blocks.counts)
     checksums = gather_checksums(ctx.grid, sums)
     check_replicas(strategy, checksums)

@@ -56,7 +56,7 @@ class RankTables:
     utilisation: list[Row] = field(default_factory=list)
     memory: list[Row] = field(default_factory=list)
     tape: list[Row] = field(default_factory=list)
-    words_formula: float = 0
+    elements_payload_formula: float = 0
     """The payload words of the epoch in which the rank sent most, by the strategy's formula."""
     least_words: float = 0
     """A lower bound on the words that the rank receives in an epoch, for any strategy of the same kind."""
@@ -77,7 +77,7 @@ class RankTables:
 
     def add_epoch(self, number: int, epoch: Epoch, readings: Sequence[Reading]) -> None:
         """Add the rows of an epoch. The row in `epochs` is added last and marks the other rows as complete."""
-        at = {"epoch": number, "rank": self.rank}
+        at = {"epoch": number, "rank_id": self.rank}
         self.ledger.add_epoch(number, epoch.entries)
         self.utilisation.extend({**at, **row} for row in _make_window_rows(epoch, readings))
         self.epochs.append({**at, "seconds": epoch.seconds, "loss": epoch.loss.item()})
@@ -85,7 +85,7 @@ class RankTables:
 
     def add_tape(self, events: Sequence[Event]) -> None:
         """Add the events of a tape, as an epoch after the last one."""
-        at = {"epoch": self.epochs[-1]["epoch"] + 1, "rank": self.rank}
+        at = {"epoch": self.epochs[-1]["epoch"] + 1, "rank_id": self.rank}
         for number, event in enumerate(events):
             self.tape.append({**at, "event": number, **event_to_row(event)})
 
@@ -106,7 +106,7 @@ class RankTables:
             at = {"epoch": number, "train_seconds": self.trained_seconds, "eval_seconds": eval_seconds}
             self.accuracy.append({**at, "split": split, "accuracy": accuracy})
 
-    def words_by_epoch(self, column: Literal["words_payload", "words_received"]) -> dict[int, float]:
+    def elements_by_epoch(self, column: Literal["elements_payload", "elements_received"]) -> dict[int, float]:
         """Return the words of this rank in each timed epoch."""
         epochs, words = self.ledger.column("epoch"), self.ledger.column(column)
         timed = epochs >= 0
@@ -116,7 +116,7 @@ class RankTables:
 
     def epoch_with_most_words(self) -> int:
         """Return the timed epoch in which this rank sent most; epochs differ if samples do."""
-        words = self.words_by_epoch("words_payload")
+        words = self.elements_by_epoch("elements_payload")
         return max(words, key=words.__getitem__, default=0)
 
     def select_epochs(self, epochs: set[int]) -> "RankTables":
@@ -139,9 +139,11 @@ class RankTables:
             "device_peak_bytes": peak_memory(ctx.device),
         }
         zeros = dict.fromkeys(peaks, 0)
-        self.memory.append({"rank": self.rank, "tensor": "", **peaks, "persistent_bytes": 0})
+        self.memory.append({"rank_id": self.rank, "tensor": "", **peaks, "persistent_bytes": 0})
         for name, size in ctx.memory.persistent_bytes().items():
-            self.memory.append({"rank": self.rank, "tensor": name.value, **zeros, "persistent_bytes": size})
+            self.memory.append(
+                {"rank_id": self.rank, "tensor": name.value, **zeros, "persistent_bytes": size}
+            )
 
 
 def _make_window_rows(epoch: Epoch, readings: Sequence[Reading]) -> Iterator[Row]:
@@ -162,7 +164,7 @@ def entry_to_row(key: Key, amounts: Amounts) -> Row:
     return {**key_to_row(key), **asdict(amounts)}
 
 
-EVENT_AMOUNTS = ("calls", "words_payload", "words_received", "bytes")
+EVENT_AMOUNTS = ("calls", "elements_payload", "elements_received", "bytes")
 """The amounts of an event that a tape keeps."""
 
 

@@ -28,10 +28,10 @@ def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenan
         summary["accuracy_by"] = ranks[0].accuracy_by
     if _has_timed_epochs(tables):
         summary |= compute_throughput(strategy, tables)
-        summary["words_formula"] = max(rank.words_formula for rank in ranks)
+        summary["elements_payload_formula"] = max(rank.elements_payload_formula for rank in ranks)
         by_memory = least_words_by_memory(strategy, peak_memory_words(strategy, tables["memory"]))
-        summary["words_floor"] = max(by_memory, *(rank.least_words for rank in ranks))
-        fault = fault or check_words_received(spec.strategy.name, ranks, by_memory)
+        summary["elements_bound"] = max(by_memory, *(rank.least_words for rank in ranks))
+        fault = fault or check_elements_received(spec.strategy.name, ranks, by_memory)
     return _write(runs, spec, tables, summary, provenance, fault)
 
 
@@ -69,13 +69,13 @@ def _has_timed_epochs(tables: dict[str, dict[str, Any]]) -> bool:
     return any(number >= 0 for number in tables["epochs"]["epoch"])
 
 
-def check_words_received(strategy: str, ranks: list[RankTables], by_memory: float) -> Fault | None:
+def check_elements_received(strategy: str, ranks: list[RankTables], by_memory: float) -> Fault | None:
     """Return the fault of a run that received fewer words than its lower bound, or None.
 
     In every timed epoch each rank receives at least its own `least_words`, and some rank receives at least the words
     that follow from the memory of a rank.
     """
-    received = [rank.words_by_epoch("words_received") for rank in ranks]
+    received = [rank.elements_by_epoch("elements_received") for rank in ranks]
     for epoch in received[0]:
         for rank, words in zip(ranks, received, strict=True):
             if words[epoch] < rank.least_words:

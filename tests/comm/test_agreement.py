@@ -71,7 +71,8 @@ def record_fitting_calls(compared: bool) -> tuple[dict[Key, list[float]], list[O
         axis.all_reduce(torch.ones(3), tensor=H)
         pending.wait()
     rows = {
-        key: [row.calls, row.words_payload, row.words_received, row.bytes] for key, row in tape.stop().items()
+        key: [row.calls, row.elements_payload, row.elements_received, row.bytes]
+        for key, row in tape.stop().items()
     }
     return rows, outline_events(tape.events)
 

@@ -225,8 +225,8 @@ def check_row(
     ((key, row),) = entries.items()
     payload, received = words
     assert key == Key(Phase.CONVOLVE, 2, Direction.FORWARD, op, P, tensor=H)
-    assert (row.calls, row.words_payload, row.bytes) == (1, payload, payload * itemsize)
-    assert row.words_received == float(received)
+    assert (row.calls, row.elements_payload, row.bytes) == (1, payload, payload * itemsize)
+    assert row.elements_received == float(received)
     assert row.seconds > 0
     assert (row.in_flight_seconds > 0) == later
 

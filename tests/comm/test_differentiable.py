@@ -122,7 +122,7 @@ def test_backward_is_recorded_in_the_phase_and_layer_of_forward_if_needed(
         for rows in ranks(3, rows_written, name, frozen):
             assert {key for key, _ in rows} == (there if frozen else there | back)
             assert all(amounts.calls == 1 for _, amounts in rows)
-            words = {amounts.words_payload for _, amounts in rows}
+            words = {amounts.elements_payload for _, amounts in rows}
             assert words <= {3.0 * sum(sizes_of(3)), 12.0}
 
 

@@ -58,8 +58,8 @@ def test_all_members_exchange_with_each_other(
         for key, amounts in entries.items():
             assert (key.phase, key.layer, key.axis, key.tensor) == (Phase.FETCH, 1, "p", H)
             words = 2 * (rows(key.peer, me) if key.op is Op.RECV else rows(me, key.peer))
-            assert (amounts.calls, amounts.words_payload) == (1, words)
-            assert amounts.words_received == (words if key.op is Op.RECV else 0)
+            assert (amounts.calls, amounts.elements_payload) == (1, words)
+            assert amounts.elements_received == (words if key.op is Op.RECV else 0)
             assert amounts.bytes == words * (wire or torch.float32).itemsize
         assert {(key.op, key.peer) for key in entries} == {
             (op, other) for other in range(world) if other != me for op in (Op.SEND, Op.RECV)

@@ -92,7 +92,7 @@ def test_coalesced_sums_record_words_in_the_rows_of_their_layers(ranks) -> None:
     for sums, entries in ranks(3, sum_two_layers):
         assert sums == [[6.0] * 6, [0.0, 6.0, 3.0, 9.0], []]
         rows = {key.layer: amounts for key, amounts in entries.items() if key.op is Op.ALL_REDUCE}
-        assert {layer: row.words_payload for layer, row in rows.items()} == {0: 6, 1: 4}
+        assert {layer: row.elements_payload for layer, row in rows.items()} == {0: 6, 1: 4}
         assert {layer: row.calls for layer, row in rows.items()} == {0: 1, 1: 0}
         assert all(key.phase is Phase.SYNC for key in entries if key.op is Op.ALL_REDUCE)
 

@@ -37,7 +37,7 @@ def step(grid: Grid) -> Rows:
     with ledger.backward():
         plane.sum(Z_NF.sum(), tensor=TensorName.LOSS).backward()
     return [
-        (key, row.calls, row.words_payload, row.words_received, row.bytes)
+        (key, row.calls, row.elements_payload, row.elements_received, row.bytes)
         for key, row in ledger.stop().items()
     ]
 

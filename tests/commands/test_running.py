@@ -84,7 +84,7 @@ def test_document_names_amounts_as_the_tables_do(answer: RunAnswer) -> None:
     assert document["run_id"] == answer.record.record["run_id"] and not document["cached"]
     names = {"elements_received", "elements_payload", "elements_bound", "elements_payload_formula"}
     assert names <= document["summary"].keys() and not any("words" in key for key in document["summary"])
-    assert answer.record.record["summary"]["words_received"] == document["summary"]["elements_received"]
+    assert answer.record.record["summary"]["elements_received"] == document["summary"]["elements_received"]
 
 
 def test_second_request_is_answered_by_the_record(answer: RunAnswer) -> None:

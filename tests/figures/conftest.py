@@ -84,11 +84,11 @@ class StudyBuilder:
         record["summary"] |= {"seconds_to_target": 5 * compute, "evaluation_seconds": 0.1 * compute}
         record["summary"]["graph"]["features"] = features
         if spec.ranks > 1:
-            received = record["summary"]["words_received"] * factor
-            record["summary"] |= {"words_received": received, "words_floor": received / (1 + factor)}
+            received = record["summary"]["elements_received"] * factor
+            record["summary"] |= {"elements_received": received, "elements_bound": received / (1 + factor)}
         self.rows.append(make_rows(spec.model_dump(mode="json"), record).run)
         for name, kept in self.frames.items():
-            rows = frames[name].rename(columns=TABLES[name].recorded_names)
+            rows = frames[name]
             kept.append(rows.assign(run_id=spec.run_id))
 
     def add_prediction(self, spec: Any, seconds: float) -> None:

@@ -28,7 +28,7 @@ def test_front_has_the_curves_that_no_other_beats_in_both(
             spec = synthetic.make_spec(name, "tiny", {"p": 1 if name == "serial" else 4})
             tables = synthetic.make_tables(spec, seconds, 0.0)
             tables["memory"]["persistent_bytes"] = [
-                size if rank == 0 else 1 for rank in tables["memory"]["rank"]
+                size if rank == 0 else 1 for rank in tables["memory"]["rank_id"]
             ]
             synthetic.write_record(
                 folder, spec.model_dump(mode="json"), synthetic.make_record(spec, tables), tables

@@ -118,10 +118,10 @@ def test_single_curve_is_not_compared(frame_of: Any, add: Write) -> None:
 def test_received_elements_are_divided_by_their_bound(frame_of: Any, add: Write) -> None:
     def write(folder: Path) -> None:
         time = {"epoch_seconds_median": 1.0}
-        add(folder, "serial", {"p": 1}, words_received=0, words_floor=0, **time)
-        add(folder, "cagnet-1d", {"p": 4}, words_received=2800, words_floor=1000, **time)
-        add(folder, "bns-gcn", {"p": 4}, words_received=1500, words_floor=1000, **time)
-        add(folder, "plexus", {"x": 4, "y": 1, "z": 1}, words_received=22_000, words_floor=0, **time)
+        add(folder, "serial", {"p": 1}, elements_received=0, elements_bound=0, **time)
+        add(folder, "cagnet-1d", {"p": 4}, elements_received=2800, elements_bound=1000, **time)
+        add(folder, "bns-gcn", {"p": 4}, elements_received=1500, elements_bound=1000, **time)
+        add(folder, "plexus", {"x": 4, "y": 1, "z": 1}, elements_received=22_000, elements_bound=0, **time)
 
     frame = frame_of(received.KIND, write)
     assert notes_of(frame) == {
@@ -136,7 +136,7 @@ def test_received_elements_are_divided_by_their_bound(frame_of: Any, add: Write)
 def test_bytes_are_named_if_they_have_another_order(add: Write, collected: Collected) -> None:
     def write(folder: Path) -> None:
         for name, words in (("cagnet-1d", 1000), ("adaqp", 2000)):
-            add(folder, name, {"p": 4}, epoch_seconds_median=1.0, words_received=words, words_floor=500)
+            add(folder, name, {"p": 4}, epoch_seconds_median=1.0, elements_received=words, elements_bound=500)
 
     folder = collected(write)
     runs = read_collected(folder, "runs")
@@ -149,7 +149,7 @@ def test_bytes_are_named_if_they_have_another_order(add: Write, collected: Colle
 def test_equal_numbers_without_a_bound_are_not_drawn(frame_of: Any, add: Write) -> None:
     def write(folder: Path) -> None:
         for name in ("plexus", "rdm"):
-            add(folder, name, {"p": 4}, epoch_seconds_median=1.0, words_received=1000)
+            add(folder, name, {"p": 4}, epoch_seconds_median=1.0, elements_received=1000)
 
     assert frame_of(received.KIND, write) is None
 

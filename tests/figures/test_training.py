@@ -35,7 +35,7 @@ def write_losses(synthetic: SimpleNamespace) -> Callable[..., None]:
         spec = synthetic.make_spec(strategy, "tiny", {"p": ranks}, **changes)
         tables = synthetic.make_tables(spec, 1.0, 0.0)
         rows = [
-            {"epoch": epoch - 2, "rank": rank, "seconds": 1.0, "loss": loss}
+            {"epoch": epoch - 2, "rank_id": rank, "seconds": 1.0, "loss": loss}
             for epoch, loss in enumerate(losses)
             for rank in range(ranks)
         ]

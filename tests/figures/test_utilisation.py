@@ -28,8 +28,8 @@ def windows(device: float = NAN, share: float = 1.0) -> pd.DataFrame:
         for rank in (0, 1)
         for window, each in enumerate(shares)
     ]
-    frame = pd.DataFrame(rows, columns=["epoch", "rank", "window", "seconds", "share"])
-    frame["computing_seconds"] = frame.seconds * frame.share * (1 + 0.2 * (frame["rank"] - 0.5))
+    frame = pd.DataFrame(rows, columns=["epoch", "rank_id", "window", "seconds", "share"])
+    frame["computing_seconds"] = frame.seconds * frame.share * (1 + 0.2 * (frame["rank_id"] - 0.5))
     return frame.drop(columns="share").assign(communicating_seconds=0.0, device_percent=device)
 
 

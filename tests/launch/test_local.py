@@ -55,7 +55,7 @@ def test_record_is_complete(records: dict[str, Record]) -> None:
     assert list(records["parallel"].table("accuracy").epoch.unique()) == [1, 3]
     memory = records["parallel"].table("memory")
     assert {"A", "X", "W", ""} <= set(memory.tensor)
-    assert record["summary"]["words_payload"] == record["summary"]["words_formula"] > 0
+    assert record["summary"]["elements_payload"] == record["summary"]["elements_payload_formula"] > 0
     vertices = record["summary"]["vertices_per_second"] * record["summary"]["epoch_seconds_median"]
     assert vertices == pytest.approx(307)
     machine = spec("serial", 1).machine

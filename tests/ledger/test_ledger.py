@@ -97,7 +97,7 @@ def test_counts_go_to_the_current_row_and_a_remembered_one_can_be_taken_up_again
     ledger.record_in_flight(there, issued, clock.mark())
     entries = ledger.stop()
     row = entries[there]
-    assert (row.calls, row.words_payload, row.words_received, row.bytes) == (2, 11, 7.5, 44)
+    assert (row.calls, row.elements_payload, row.elements_received, row.bytes) == (2, 11, 7.5, 44)
     assert (row.seconds, row.in_flight_seconds) == (3, 8)
     assert seconds(entries)[Key(Phase.OTHER, -1, FORWARD)] == 5
 

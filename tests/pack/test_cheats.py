@@ -78,7 +78,7 @@ def send_less(folder: Path) -> None:
     """The summary agrees with the ledger again, but the formula does not."""
 
     def divide(ledger: pd.DataFrame) -> None:
-        for name in ("words_payload", "words_received"):
+        for name in ("elements_payload", "elements_received"):
             ledger[name] //= 2
 
     change_table(folder, "ledger", divide)
@@ -92,8 +92,8 @@ def name_another_spec(folder: Path) -> None:
 
 
 def drop_a_rank(folder: Path) -> None:
-    change_table(folder, "ledger", lambda ledger: ledger[ledger["rank"] == 0])
-    change_table(folder, "epochs", lambda epochs: epochs[epochs["rank"] == 0])
+    change_table(folder, "ledger", lambda ledger: ledger[ledger["rank_id"] == 0])
+    change_table(folder, "epochs", lambda epochs: epochs[epochs["rank_id"] == 0])
     change_summary(folder)
 
 
@@ -140,13 +140,13 @@ def truncate_table(folder: Path) -> None:
 def hide_manifest(folder: Path) -> None:
     """A graph of which nobody knows the files, so that its elements cannot be looked up."""
     tell(folder, "provenance", store_manifest="0" * 64)
-    scale(folder, "ledger", 0.01, "words_payload", "words_received")
+    scale(folder, "ledger", 0.01, "elements_payload", "elements_received")
 
 
 def add_rows_that_cancel(folder: Path) -> None:
     def add(ledger: pd.DataFrame) -> pd.DataFrame:
         two = pd.concat([ledger.iloc[:1], ledger.iloc[:1]]).assign(
-            seconds=[-5.0, 5.0], calls=0, words_payload=0.0, words_received=0.0, bytes=0
+            seconds=[-5.0, 5.0], calls=0, elements_payload=0.0, elements_received=0.0, bytes=0
         )
         return pd.concat([ledger, two], ignore_index=True)
 
@@ -154,7 +154,7 @@ def add_rows_that_cancel(folder: Path) -> None:
 
 
 def empty_all_epochs_but_the_last(folder: Path) -> None:
-    scale(folder, "ledger", 0, "words_payload", "words_received", "bytes", epochs=[-1, 0])
+    scale(folder, "ledger", 0, "elements_payload", "elements_received", "bytes", epochs=[-1, 0])
 
 
 def shrink_graph(folder: Path) -> None:
@@ -176,7 +176,7 @@ def end_at_once(folder: Path) -> None:
     edit(folder, "epochs", "seconds", 2e-9)
 
 
-ELEMENTS = ("words_payload", "words_received")
+ELEMENTS = ("elements_payload", "elements_received")
 CHEATS: dict[str, tuple[Callable[[Path], None], str]] = {
     "half the median": (halve_time, "summary"),
     "half of each epoch": (halve_times_of_epochs, "ledger"),
@@ -197,7 +197,7 @@ CHEATS: dict[str, tuple[Callable[[Path], None], str]] = {
     "04 an accuracy of 7": (partial(edit, table="accuracy", column="accuracy", value=7.0), "amounts"),
     "05 bytes / 1000": (lambda run: scale(run, "ledger", 1e-3, "bytes"), "amounts"),
     "05 bytes / 2": (lambda run: scale(run, "ledger", 0.5, "bytes"), "elements"),
-    "06 received / 100": (lambda run: scale(run, "ledger", 0.01, "words_received"), "amounts"),
+    "06 received / 100": (lambda run: scale(run, "ledger", 0.01, "elements_received"), "amounts"),
     "07 another manifest": (hide_manifest, "elements"),
     "08 memory / 1000": (
         lambda run: scale(run, "memory", 1e-3, "host_peak_bytes", "persistent_bytes"),

@@ -65,7 +65,7 @@ def test_an_interrupted_rank_is_no_cheat(
     """The scheduler may stop a rank between two readings of the clock, once and for a short time."""
 
     def interrupt(ledger: pd.DataFrame) -> None:
-        first = ledger[ledger["rank"] == 0].drop_duplicates("epoch")
+        first = ledger[ledger["rank_id"] == 0].drop_duplicates("epoch")
         ledger.loc[first.index[first.epoch.isin(epochs)], "seconds"] += seconds
 
     folder = find_run(copied, "cagnet-2d")

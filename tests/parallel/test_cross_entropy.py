@@ -36,7 +36,7 @@ def share(scale: float) -> tuple[Tensor, Tensor, Tensor, dict[str, float]]:
     loss = apply(ledger, CrossEntropy, Z, labels(), classes, axis, OF)
     (3 * loss).backward()
     moved = {
-        str(key.tensor): amounts.words_payload
+        str(key.tensor): amounts.elements_payload
         for key, amounts in ledger.stop().items()
         if key.op is Op.ALL_REDUCE
     }

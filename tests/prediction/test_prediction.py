@@ -111,7 +111,7 @@ def test_predicted_words_are_those_of_the_whole_replay(name: str) -> None:
     strategy = ready(name, first_grid(name))
     predicted = predict(Ready(strategy, STORE), PERLMUTTER)
     whole = replay(strategy, predicted.rank, STORE, skip_transient=True)
-    assert predicted.elements_received == sum(each.words_received for each in whole.entries.values())
+    assert predicted.elements_received == sum(each.elements_received for each in whole.entries.values())
 
 
 @pytest.mark.parametrize(

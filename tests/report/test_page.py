@@ -435,9 +435,9 @@ def test_the_measured_payload_is_compared_with_the_formula(
         spec = synthetic.make_spec("cagnet-1d", "tiny", {"p": 2})
         summary = {
             "epoch_seconds_median": 0.1,
-            "words_payload": 3.0,
-            "words_formula": 2.0,
-            "words_received": 12345.0,
+            "elements_payload": 3.0,
+            "elements_payload_formula": 2.0,
+            "elements_received": 12345.0,
         }
         synthetic.write_ok(folder, spec, 0.1, summary=summary)
 

@@ -17,6 +17,7 @@ from harness.results.collect import Collection, collect
 from harness.results.parquet import read_collected
 from harness.results.record import Record, read_record, write_record
 from harness.results.schema import RUN_TABLES, RUNS, TABLES
+from harness.results.table_schema import RECORD_SCHEMA
 from harness.spec.spec import Spec, canonical_json
 
 
@@ -96,7 +97,6 @@ def test_the_rows_of_all_runs_are_there(name: str, runs: Path, specs: list[Spec]
     for spec in specs[:3]:
         mine = together[together.run_id == spec.run_id].drop(columns="run_id").reset_index(drop=True)
         written = pd.read_parquet(runs / spec.run_id / f"{name}.parquet")
-        written = written.rename(columns=TABLES[name].recorded_names)
         pd.testing.assert_frame_equal(mine, written, check_dtype=False)
     assert specs[3].run_id not in set(together.run_id)
 
@@ -108,14 +108,14 @@ def test_received_bytes_are_those_of_the_types_that_are_sent(
     spec = specs[1]
     tables = synthetic.make_tables(spec, 1.0, 0.1)
     ledger = tables["ledger"]
-    ledger[["words_payload", "words_received", "bytes"]] = 0
+    ledger[["elements_payload", "elements_received", "bytes"]] = 0
     broadcast = ledger.op == "broadcast"
-    ledger.loc[broadcast, ["words_payload", "bytes"]] = 1000, 2000
-    ledger.loc[broadcast & (ledger["rank"] == 1), "words_received"] = 1000
+    ledger.loc[broadcast, ["elements_payload", "bytes"]] = 1000, 2000
+    ledger.loc[broadcast & (ledger["rank_id"] == 1), "elements_received"] = 1000
     reduced = ledger.op == "all_reduce"
-    ledger.loc[reduced, ["words_payload", "words_received", "bytes"]] = 10, 10, 40
-    busiest = reduced & (ledger["rank"] == 1) & (ledger.epoch.isin((-1, 4)))
-    ledger.loc[busiest, ["words_payload", "words_received", "bytes"]] = 30, 30, 120
+    ledger.loc[reduced, ["elements_payload", "elements_received", "bytes"]] = 10, 10, 40
+    busiest = reduced & (ledger["rank_id"] == 1) & (ledger.epoch.isin((-1, 4)))
+    ledger.loc[busiest, ["elements_payload", "elements_received", "bytes"]] = 30, 30, 120
     record = synthetic.make_record(spec, tables)
     write_record(tmp_path / "runs", spec.model_dump(mode="json"), record, tables)
     serial = synthetic.write_ok(tmp_path / "runs", specs[0], 1.0)
@@ -144,7 +144,7 @@ def test_ok_run_below_its_lower_bound_is_listed_and_not_verified(
     for spec, more in zip(specs[:3], (0.0, 0.0, 1.0), strict=True):
         file = runs / spec.run_id / "record.json"
         record = json.loads(file.read_text())
-        record["summary"]["words_floor"] = record["summary"]["words_received"] + more
+        record["summary"]["elements_bound"] = record["summary"]["elements_received"] + more
         file.write_text(json.dumps(record))
     (runs / specs[3].run_id).rename(tmp_path / "failed")
     told = collect(runs, tmp_path)
@@ -237,12 +237,12 @@ def test_runs_that_all_succeeded_are_complete(runs: Path, specs: list[Spec], tmp
 def test_runs_of_another_schema_are_left_out_by_name(runs: Path, specs: list[Spec], tmp_path: Path) -> None:
     for spec in specs[:2]:
         path = runs / spec.run_id / "record.json"
-        path.write_text(path.read_text().replace('"schema": 1', '"schema": 2'))
+        path.write_text(path.read_text().replace(f'"schema": {RECORD_SCHEMA}', '"schema": 3'))
     collected = collect(runs, tmp_path)
     assert set(collected.runs.run_id) == {spec.run_id for spec in specs[2:]}
     assert not collected.is_complete
     reasons = " ".join(collected.as_dict()["left_out"])
-    assert all(f"{spec.run_id} was written with schema 2" in reasons for spec in specs[:2])
+    assert all(f"{spec.run_id} was written with schema 3" in reasons for spec in specs[:2])
     assert show(collected, runs).count("2 folders were left out. The first: ")
 
 

@@ -10,13 +10,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from harness.base import files
 from harness.base.errors import RunError, UserError
 from harness.results import record
+from harness.results.parquet import SCHEMA_KEY
 from harness.results.record import read_record, write_record
-from harness.results.schema import RUN_TABLES, TABLES_OF_RUN
+from harness.results.schema import RUN_TABLES
+from harness.results.table_schema import EARLIER_SCHEMA, RECORD_SCHEMA
 from tests.folder_contents import read_files
 
 FILES = sorted([*(f"{name}.parquet" for name in RUN_TABLES), "record.json", "spec.json"])
@@ -35,16 +38,39 @@ def test_what_was_written_is_read_back(synthetic: SimpleNamespace, spec: Any, tm
     assert sorted(path.name for path in folder.iterdir()) == FILES
     back = read_record(folder)
     assert back.spec == spec.model_dump(mode="json")
-    assert back.record == {"schema": 1, **told}
+    assert back.record == {"schema": RECORD_SCHEMA, **told}
     for name, frame in tables.items():
         recorded = back.rows(name).to_pandas()[list(frame)]
         pd.testing.assert_frame_equal(recorded, frame, check_dtype=False)
         table = back.table(name)
-        assert list(table) == TABLES_OF_RUN[name].names
-        for column in TABLES_OF_RUN[name].columns:
+        assert list(table) == RUN_TABLES[name].names
+        for column in RUN_TABLES[name].columns:
             assert table[column.name].equals(
                 back.rows(name).to_pandas()[column.recorded_name].astype(column.dtype)
             )
+
+
+def test_record_of_the_earlier_schema_is_read_by_the_names_of_today(
+    synthetic: SimpleNamespace, spec: Any, tmp_path: Path
+) -> None:
+    folder = synthetic.write_ok(tmp_path, spec, 1.0)
+    today = read_record(folder)
+    runs, tables = today.make_runs_row(), {name: today.table(name) for name in RUN_TABLES}
+    text = (folder / "record.json").read_text().replace(f'"schema": {RECORD_SCHEMA}', '"schema": 1')
+    for name, earlier in (("elements_received", "words_received"), ("elements_payload", "words_payload")):
+        assert f'"{name}"' in text
+        text = text.replace(f'"{name}"', f'"{earlier}"')
+    (folder / "record.json").write_text(text)
+    names = {"rank_id": "rank", "elements_payload": "words_payload", "elements_received": "words_received"}
+    for path in folder.glob("*.parquet"):
+        rows = pq.read_table(path)
+        rows = rows.rename_columns([names.get(name, name) for name in rows.column_names])
+        pq.write_table(rows.replace_schema_metadata({SCHEMA_KEY: str(EARLIER_SCHEMA)}), path)
+    read = read_record(folder)
+    assert read == today
+    pd.testing.assert_frame_equal(read.make_runs_row(), runs)
+    for name, table in tables.items():
+        pd.testing.assert_frame_equal(read.table(name), table)
 
 
 def test_files_in_memory_are_read_as_files_on_disk_are(
@@ -164,7 +190,7 @@ def test_a_record_of_another_schema_is_refused_with_the_way_out(
     folder = synthetic.write_ok(tmp_path, spec, 1.0)
     told = json.loads((folder / "record.json").read_text())
     (folder / "record.json").write_text(json.dumps({**told, "schema": 7}))
-    with pytest.raises(UserError, match=r"schema 7.*schema 1.*run its spec again.*0e7347b") as refusal:
+    with pytest.raises(UserError, match=r"schema 7.*schema 2.*run its spec again.*0e7347b") as refusal:
         read_record(folder)
     assert spec.run_id in str(refusal.value)
 

@@ -68,7 +68,7 @@ def test_the_list_has_every_readable_record_and_the_latest_last(
             record[key] for key in ("run_id", "label", "status")
         )
         assert row["epoch_seconds_median"] == record["summary"].get("epoch_seconds_median")
-        assert row["elements_received"] == record["summary"].get("words_received")
+        assert row["elements_received"] == record["summary"].get("elements_received")
         assert row["bytes"] == sum(len(path.read_bytes()) for path in folder.iterdir())
     assert main(["runs", "list", "--runs", str(runs)]) == 0
     out, err = capsys.readouterr()
@@ -139,7 +139,7 @@ def test_a_run_is_shown_with_what_is_not_the_default(
     assert "model.hidden 128" in lines and "ranks 2" in lines and "grid p=2" in lines
     assert not [line for line in lines if line.startswith(("model.layers", "training.", "seed", "launch "))]
     summary = json.loads((runs / run_id / "record.json").read_text())["summary"]
-    assert f"elements received {summary['words_received']:,.0f}" in lines
+    assert f"elements received {summary['elements_received']:,.0f}" in lines
     assert "tensor A 16.8 MB" in lines
     (repeat,) = (line for line in lines if line.startswith("harness run "))
     spec = Spec.model_validate(json.loads(Path(repeat.split()[3]).read_text()))

@@ -31,7 +31,7 @@ def test_every_key_of_a_spec_is_a_column_and_no_other() -> None:
 
 
 def test_the_columns_of_the_ledger_are_its_keys_and_amounts() -> None:
-    assert set(LEDGER.recorded.names) == {"epoch", "rank", *Key._fields, *AMOUNTS}
+    assert set(LEDGER.names) == {"epoch", "rank_id", *Key._fields, *AMOUNTS}
 
 
 def test_every_column_is_named_once_and_explained() -> None:

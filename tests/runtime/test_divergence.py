@@ -68,7 +68,7 @@ def test_ranks_agree_on_the_end_of_a_run(tmp_path: Path, fork_server: ForkServer
     assert run.record["status"] == "diverged", run.record["error"]
     ends = run.table("epochs").groupby("rank_id").epoch.max()
     assert ends.nunique() == 1 and ends.iloc[0] < 5
-    assert run.record["summary"]["words_payload"] == run.record["summary"]["words_formula"]
+    assert run.record["summary"]["elements_payload"] == run.record["summary"]["elements_payload_formula"]
 
 
 @pytest.mark.usefixtures("ranks_at_hand")

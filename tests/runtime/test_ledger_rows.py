@@ -66,7 +66,7 @@ def file_of_ranks(ranks: list[RankTables]) -> bytes:
 def file_row_by_row(ranks: Mapping[int, Mapping[int, Entries]]) -> bytes:
     """The file of a ledger that is made of one dict for each row."""
     rows = [
-        {"epoch": epoch, "rank": rank, **key_to_row(key), **asdict(amounts)}
+        {"epoch": epoch, "rank_id": rank, **key_to_row(key), **asdict(amounts)}
         for rank, epochs in ranks.items()
         for epoch, entries in epochs.items()
         for key, amounts in entries.items()
@@ -115,7 +115,7 @@ def test_journal_gives_back_the_ledger_of_the_epochs_that_all_ranks_finished(
 
 def test_epoch_in_which_a_rank_sent_most_is_found(ranks: dict[int, dict[int, Entries]]) -> None:
     epochs = {epoch: entries for epoch, entries in ranks[0].items() if epoch >= 0}
-    sent = {epoch: sum(a.words_payload for a in entries.values()) for epoch, entries in epochs.items()}
+    sent = {epoch: sum(a.elements_payload for a in entries.values()) for epoch, entries in epochs.items()}
     assert make_tables(0, ranks[0]).epoch_with_most_words() == max(sent, key=sent.__getitem__)
     assert RankTables(0).epoch_with_most_words() == 0
 

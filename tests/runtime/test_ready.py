@@ -66,7 +66,7 @@ def trained(spec: Spec, ready: bool) -> tuple[list[float], list[Any], list[float
         warm_up(strategy, grid, blocks)
     trainer = Trainer(strategy, grid, blocks)
     epochs = [trainer.epoch() for _ in range(spec.training.epochs)]
-    words = [sum(amounts.words_payload for amounts in epoch.entries.values()) for epoch in epochs]
+    words = [sum(amounts.elements_payload for amounts in epoch.entries.values()) for epoch in epochs]
     losses, held = [epoch.loss.item() for epoch in epochs], trainer.ctx.memory.persistent_bytes()
     parameters = [parameter.detach().clone() for parameter in trainer.parameters]
     grid.drain()

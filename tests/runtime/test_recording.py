@@ -12,7 +12,7 @@ from harness.results.record import read_record
 from harness.runtime.launch.launch import launch_in_process
 from harness.runtime.ledger_rows import LedgerRows
 from harness.runtime.rank_tables import RankTables
-from harness.runtime.recording import cache_hit_rate, check_words_received
+from harness.runtime.recording import cache_hit_rate, check_elements_received
 from harness.spec.root import find_root
 from harness.strategy import RemoteRows
 
@@ -33,7 +33,7 @@ def tables_of(rank: int, words: dict[int, float], least: float) -> RankTables:
     """The tables of a rank that received these words in each epoch, in two calls, and sent a thousand in each."""
     moved = LedgerRows()
     for epoch, received in words.items():
-        half = Amounts(words_received=received / 2, words_payload=1000.0)
+        half = Amounts(elements_received=received / 2, elements_payload=1000.0)
         moved.add_epoch(epoch, {FIRST_CALL: half, FIRST_CALL._replace(layer=1): half})
     return RankTables(rank, [{"epoch": epoch} for epoch in words], moved, least_words=least)
 
@@ -57,7 +57,7 @@ def test_timed_epoch_below_its_lower_bound_is_a_fault(
     numbers: Sequence[str],
 ) -> None:
     ranks = [tables_of(number, *each) for number, each in enumerate(zip(words, least, strict=True))]
-    fault = check_words_received("g3", ranks, by_memory)
+    fault = check_elements_received("g3", ranks, by_memory)
     assert (fault["rank"] if fault else None) == rank
     assert not fault or all(number in fault["message"] for number in numbers)
 
@@ -70,4 +70,4 @@ def test_run_below_its_lower_bound_is_recorded_as_failed(
     monkeypatch.setattr(load_strategy("serial"), "words_lower_bound", lambda *_: 1.0)
     record = read_record(launch_in_process(spec, find_root(), tmp_path / "runs")).record
     assert (record["status"], record["error"]["type"]) == ("failed", "WordsBelowBound")
-    assert record["summary"]["words_floor"] == 1.0 and record["summary"]["words_received"] == 0.0
+    assert record["summary"]["elements_bound"] == 1.0 and record["summary"]["elements_received"] == 0.0

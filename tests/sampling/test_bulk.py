@@ -119,8 +119,8 @@ def test_only_missing_features_are_sent(name: str, grid: str) -> None:
         arrived = 0.0
         for key, amounts in replay(strategy, rank, store).entries.items():
             if key.op in MOVING:
-                moved[key.phase] += amounts.words_payload
-                arrived += amounts.words_payload if key.tensor == "X" else 0
+                moved[key.phase] += amounts.elements_payload
+                arrived += amounts.elements_payload if key.tensor == "X" else 0
         assert not any(moved[phase] for phase in SAMPLING)
         assert arrived == needed * store.features
         assert (moved[Phase.FETCH] > 0) == (strategy.grid[ROW] > 1)
@@ -165,7 +165,7 @@ def test_a_thousand_ranks_are_replayed_from_facts_only(strategy: type[SampledStr
     }
     ready = admit(strategy, Spec.model_validate(spec), facts)
     entries = replay(ready, 0, ShapeBlocks(facts)).entries
-    assert sum(amounts.words_payload for key, amounts in entries.items() if key.tensor == "X") > 0
+    assert sum(amounts.elements_payload for key, amounts in entries.items() if key.tensor == "X") > 0
 
 
 @pytest.mark.parametrize("name", NAMES)

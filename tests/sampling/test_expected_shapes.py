@@ -92,7 +92,9 @@ def test_replay_without_edges_moves_the_same_words_on_a_uniform_graph(kind: str)
     assert drawn.entries.keys() == expected.entries.keys()
     for key, amounts in drawn.entries.items():
         if key.op is Op.ALL_TO_ALL:
-            assert expected.entries[key].words_received == pytest.approx(amounts.words_received, rel=0.05)
+            assert expected.entries[key].elements_received == pytest.approx(
+                amounts.elements_received, rel=0.05
+            )
             assert expected.entries[key].calls == amounts.calls
     assert 1 <= expected.peak_bytes / drawn.peak_bytes < 1.3  # without edges, the device draws
 
@@ -105,7 +107,7 @@ def test_evaluation_without_edges_multiplies_and_broadcasts_all_rows() -> None:
     for op in (Op.BROADCAST, Op.SPMM):
         mine, theirs = (
             sum(
-                amounts.words_received + amounts.flops
+                amounts.elements_received + amounts.flops
                 for key, amounts in each.entries.items()
                 if key.op is op
             )

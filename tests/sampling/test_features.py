@@ -44,7 +44,7 @@ def fetched(case: Case, later: bool) -> list[tuple[bool, float, int]]:
         ledger.start()
         rows = features.start_fetch(step, vertices, later=later).wait()
         came = sum(
-            amounts.words_received
+            amounts.elements_received
             for key, amounts in ledger.stop().items()
             if (key.op, key.tensor) == (Op.ALL_TO_ALL, TensorName.X)
         )

@@ -51,7 +51,7 @@ def sample_rank(shape: tuple[int, int], bulk: Algorithm1, uneven: bool) -> tuple
         mine = bulk.draw(graph, PositionMap(N), 2, range(len(batches)), batches)
     entries = ledger.stop()
     theirs = bulk.draw(BulkGraph(A), PositionMap(N), 2, range(len(batches)), batches)
-    return told(mine) == told(theirs), {key: amounts.words_received for key, amounts in entries.items()}
+    return told(mine) == told(theirs), {key: amounts.elements_received for key, amounts in entries.items()}
 
 
 @pytest.mark.parametrize("bulk", BULKS, ids=lambda bulk: f"{bulk.kind} {bulk.distribution}")

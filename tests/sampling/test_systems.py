@@ -88,7 +88,7 @@ def test_epoch_trains_on_every_target_of_a_ranks_range_once(ranks: int) -> None:
 def fetched_by(case: Case, rank: int) -> float:
     """Return the words of features received in an epoch."""
     entries = replay(case.strategy(), rank, case.store()).entries
-    return sum(amounts.words_payload for key, amounts in entries.items() if key.tensor is TensorName.X)
+    return sum(amounts.elements_payload for key, amounts in entries.items() if key.tensor is TensorName.X)
 
 
 @pytest.mark.parametrize("name", ["salient", "massivegnn", "quiver"])
@@ -141,7 +141,9 @@ def trained_by(case: Case, epochs: int) -> tuple[list[float], list[torch.Tensor]
     strategy = case.strategy()
     trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store())
     done = [trainer.epoch() for _ in range(epochs)]
-    words = {key: amounts.words_payload for key, amounts in done[-1].entries.items() if amounts.words_payload}
+    words = {
+        key: amounts.elements_payload for key, amounts in done[-1].entries.items() if amounts.elements_payload
+    }
     return [epoch.loss.item() for epoch in done], [W.detach() for W in trainer.weights], words
 
 

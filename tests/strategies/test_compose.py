@@ -96,9 +96,9 @@ def received_before_training(case: Case) -> dict[WordsKey, float]:
 def collect_words(entries: Mapping[Key, Amounts]) -> dict[WordsKey, float]:
     """Return the payload words of messages by their rows of the ledger."""
     return {
-        WordsKey(key.direction, key.layer, key.op, key.axis, key.tensor): amounts.words_payload
+        WordsKey(key.direction, key.layer, key.op, key.axis, key.tensor): amounts.elements_payload
         for key, amounts in entries.items()
-        if key.axis is not None and key.tensor is not None and amounts.words_payload
+        if key.axis is not None and key.tensor is not None and amounts.elements_payload
     }
 
 

@@ -108,13 +108,13 @@ def test_words_equal_the_number_of_copies() -> None:
     assert words == {0: 2 * copies * 13, 1: 2 * copies * 10, 2: copies * 10}
 
 
-def words_by_epoch(case: Case, epochs: int) -> list[tuple[float, float]]:
+def elements_by_epoch(case: Case, epochs: int) -> list[tuple[float, float]]:
     """Return the words of every epoch: sent, and by the formula."""
     strategy, counts = case.strategy(), BlockCounts(case.store())
     grid = Grid.build(strategy.grid, Ledger())
     trainer, words = Trainer(strategy, grid, case.store()), []
     for epoch in range(epochs):
-        sent = sum(amounts.words_payload for amounts in trainer.epoch().entries.values())
+        sent = sum(amounts.elements_payload for amounts in trainer.epoch().entries.values())
         words.append((sent, sum(strategy.words_of_epoch(grid.coordinates, counts, epoch).values())))
         trainer.evaluate()  # sums without a delay, whatever is in flight
     grid.drain()
@@ -129,7 +129,7 @@ def test_each_epoch_sends_the_words_of_its_bin(ranks, partition: str) -> None:
         make_distgnn_case(4, partition, model={"order": "aggregate_first"}),
     )
     trained = sum(a * b for a, b in strategy_of(once).shapes) + 1
-    by_rank = zip(ranks(4, words_by_epoch, late, 6), ranks(4, words_by_epoch, once, 1), strict=True)
+    by_rank = zip(ranks(4, elements_by_epoch, late, 6), ranks(4, elements_by_epoch, once, 1), strict=True)
     for words, [(at_once, formula)] in by_rank:
         assert [sent for sent, _ in words] == [formula for _, formula in words]
         assert at_once == formula and sum(sent - trained for sent, _ in words[:3]) == at_once - trained

@@ -104,7 +104,7 @@ def by_peer(case: Case) -> dict[tuple[str, int, str, int], float]:
     words: Counter[tuple[str, int, str, int]] = Counter()
     for key, amounts in entries.items():
         if key.op in (Op.SEND, Op.RECV):
-            words[key.direction, key.layer, key.op, key.peer] += int(amounts.words_payload)
+            words[key.direction, key.layer, key.op, key.peer] += int(amounts.elements_payload)
     return words
 
 

@@ -175,7 +175,7 @@ def received(name: str, grid: dict[str, int], dataset: str, **params: Any) -> fl
     request = {"strategy": {"name": name, "params": params}, "dataset": order, "ranks": ranks, "grid": grid}
     strategy, blocks = open_run(find_root(), make_spec(find_root(), request, "test"))
     entries = [replay(strategy, rank, blocks).entries.values() for rank in range(ranks)]
-    return sum(amounts.words_received for each in entries for amounts in each)
+    return sum(amounts.elements_received for each in entries for amounts in each)
 
 
 @pytest.mark.parametrize("dataset", ["tiny-lattice", "tiny-sbm"])
@@ -220,7 +220,7 @@ def test_training_on_a_sample_equals_serial_training_on_the_same_sample(
         assert result.losses == pytest.approx(serial.losses, rel=1e-12)
 
 
-def words_by_epoch(case: Case, epochs: int) -> list[tuple[float, float]]:
+def elements_by_epoch(case: Case, epochs: int) -> list[tuple[float, float]]:
     """Return the boundary words of every epoch: sent, and by the formula."""
     strategy, counts = case.strategy(), BlockCounts(case.store())
     grid = Grid.build(strategy.grid, Ledger())
@@ -230,7 +230,7 @@ def words_by_epoch(case: Case, epochs: int) -> list[tuple[float, float]]:
         formula = strategy.words_of_epoch(grid.coordinates, counts, epoch)
         words.append(
             (
-                sum(amounts.words_payload for key, amounts in sent if key.op is Op.ALL_TO_ALL),
+                sum(amounts.elements_payload for key, amounts in sent if key.op is Op.ALL_TO_ALL),
                 sum(count for key, count in formula.items() if key.op is Op.ALL_TO_ALL),
             )
         )
@@ -238,7 +238,7 @@ def words_by_epoch(case: Case, epochs: int) -> list[tuple[float, float]]:
 
 
 def test_each_epoch_sends_the_words_of_its_sample(ranks) -> None:
-    by_rank = ranks(PARTS, words_by_epoch, make_halo_case("bns-gcn", p=0.13), 12)
+    by_rank = ranks(PARTS, elements_by_epoch, make_halo_case("bns-gcn", p=0.13), 12)
     for epochs in by_rank:
         assert [sent for sent, _ in epochs] == [formula for _, formula in epochs]
     assert any(len({sent for sent, _ in epochs}) > 1 for epochs in by_rank)

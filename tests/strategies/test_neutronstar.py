@@ -94,7 +94,7 @@ def count_price(case: Case, flops_per_word: float) -> float:
     """Return the flops of products and the price of arriving rows on all ranks, without the scores of attention."""
     entries = [replay(case.strategy(), rank, case.store()).entries for rank in range(PARTS)]
     return sum(
-        amounts.flops + flops_per_word * amounts.words_received
+        amounts.flops + flops_per_word * amounts.elements_received
         for each in entries
         for key, amounts in each.items()
         if key.op in PRICED and (key.op, key.tensor) != (Op.GEMM, TensorName.SCORES)

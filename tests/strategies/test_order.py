@@ -79,7 +79,7 @@ def count_costs(case: Case) -> dict[str, float]:
         for key, amounts in replayed.entries.items():
             is_product = key.op is Op.SPMM or (key.op is Op.GEMM and key.tensor is not TensorName.SCORES)
             flops += amounts.flops * is_product
-            elements += amounts.words_received
+            elements += amounts.elements_received
         sparse += sum(
             2 * product.nonzeros * product.columns
             for event in replayed.events
@@ -156,7 +156,7 @@ def test_first_layer_may_send_fewer_elements_and_take_more_flops() -> None:
     }
     elements = {
         order: sum(
-            amounts.words_received
+            amounts.elements_received
             for entries in ranks
             for key, amounts in entries.items()
             if key.layer == 0 and key.op is Op.ALL_TO_ALL

@@ -102,7 +102,7 @@ def test_no_plan_receives_fewer_elements_when_layers_are_recomputed(col: int) ->
     def count_received(plans: list[LayerPlan]) -> float:
         strategy.layers = plans
         replays = [replay(strategy, rank).entries for rank in range(col)]
-        return sum(amounts.words_received for entries in replays for amounts in entries.values())
+        return sum(amounts.elements_received for entries in replays for amounts in entries.values())
 
     every = [
         [first, second]

@@ -77,13 +77,13 @@ def test_copies_are_within_the_bound_and_turns_are_balanced(world: int, bound: i
     )
 
 
-def words_by_epoch(case: Case, epochs: int) -> tuple[list[tuple[float, float]], str]:
+def elements_by_epoch(case: Case, epochs: int) -> tuple[list[tuple[float, float]], str]:
     """Return the words of every epoch, sent and by the formula, and the rank's count of skipped broadcasts."""
     strategy, counts = case.strategy(), BlockCounts(case.store())
     grid = Grid.build(strategy.grid, Ledger())
     trainer, words = Trainer(strategy, grid, case.store()), []
     for epoch in range(epochs):
-        sent = sum(amounts.words_payload for amounts in trainer.epoch().entries.values())
+        sent = sum(amounts.elements_payload for amounts in trainer.epoch().entries.values())
         words.append((sent, sum(strategy.words_of_epoch(grid.coordinates, counts, epoch).values())))
         trainer.evaluate()  # uses the current rows, and does not cache them
     return words, trainer.ctx.measured.chosen["broadcasts of H"]
@@ -94,7 +94,7 @@ def words_by_epoch(case: Case, epochs: int) -> tuple[list[tuple[float, float]], 
 )
 def test_each_epoch_sends_the_words_of_its_turns(ranks, changes: dict[str, Any]) -> None:
     case, epochs = make_sancus_case(ranks=4, stale=2, **changes), 8
-    by_rank = ranks(4, words_by_epoch, case, epochs)
+    by_rank = ranks(4, elements_by_epoch, case, epochs)
     for words, _ in by_rank:
         assert [sent for sent, _ in words] == [formula for _, formula in words]
         assert words[0][0] == max(words)[0] > words[1][0] >= words[3][0] > 0
@@ -112,7 +112,7 @@ def test_prediction_is_for_an_epoch_after_the_first(bound: int) -> None:
     strategy, store, counts = case.strategy(), case.store(), BlockCounts(case.store())
     for opened in (False, True):
         entries = replay(strategy, 1, store, skip_transient=opened).entries.items()
-        sent = sum(each.words_payload for key, each in entries if key.op is Op.BROADCAST)
+        sent = sum(each.elements_payload for key, each in entries if key.op is Op.BROADCAST)
         epoch = strategy.transient_epochs if opened else 0
         formula = strategy.words_of_epoch(strategy.coordinates(1), counts, epoch)
         assert sent == sum(words for key, words in formula.items() if key.op is Op.BROADCAST)

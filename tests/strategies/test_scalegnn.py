@@ -63,7 +63,7 @@ def test_sampling_sends_no_messages(prefetch: bool, ranks) -> None:
         sampling = [(key, amounts) for key, amounts in entries.items() if key.phase in SAMPLING]
         assert sum(amounts.seconds for _, amounts in sampling) > 0
         assert all(key.op not in MOVING for key, _ in sampling)
-        assert all(amounts.words_payload == amounts.bytes == 0 for _, amounts in sampling)
+        assert all(amounts.elements_payload == amounts.bytes == 0 for _, amounts in sampling)
 
 
 def test_prefetching_gives_bitwise_the_same_results(ranks) -> None:
@@ -83,7 +83,7 @@ def test_bf16_halves_only_the_bytes_of_partial_products_and_residuals(ranks) -> 
             if key.op not in MOVING:
                 continue
             product = key.tensor in SUMS_OF_PRODUCTS and key.axis != D
-            assert after[key].words_payload == before[key].words_payload
+            assert after[key].elements_payload == before[key].elements_payload
             assert after[key].bytes * (2 if product else 1) == before[key].bytes, key
             narrower[product] += 1
         assert narrower[True] >= 10 and narrower[False] >= 5
@@ -98,7 +98,7 @@ def test_overlap_changes_neither_words_nor_results(ranks) -> None:
         for found, entries in zip(sent, (before, after), strict=True):
             for key, amounts in entries.items():
                 if key.op in MOVING:
-                    found[key.layer, key.op, key.axis, key.tensor] += amounts.words_payload
+                    found[key.layer, key.op, key.axis, key.tensor] += amounts.elements_payload
         assert sent[0] == sent[1]
         gradients = [
             amounts for key, amounts in after.items() if key.tensor is TensorName.DW and key.op in MOVING
@@ -178,7 +178,7 @@ def test_one_of_2048_ranks_is_replayed_from_facts_only() -> None:
         spec.model_copy(update={"training": spec.training.model_copy(update={"batch": 1 << 20})}), facts
     )
     found = replay(strategy, 5)
-    sent = sum(amounts.words_payload for amounts in found.entries.values())
+    sent = sum(amounts.elements_payload for amounts in found.entries.values())
     counts = BlockCounts(ShapeBlocks(facts))
     assert sent == sum(strategy.words(strategy.coordinates(5), counts).values())
     assert found.persistent_bytes == strategy.memory(strategy.coordinates(5), counts)
@@ -210,4 +210,4 @@ def test_training_stops_at_the_target_accuracy(wire: str, tmp_path: Path, fork_s
     assert summary["epochs"] == test.epoch.iloc[-1] + 1 <= 12
     assert summary["seconds_to_target"] == pytest.approx(test.train_seconds.iloc[-1])
     assert summary["evaluation_seconds"] > 0
-    assert summary["words_payload"] == summary["words_formula"]
+    assert summary["elements_payload"] == summary["elements_payload_formula"]

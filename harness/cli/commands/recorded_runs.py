@@ -29,7 +29,6 @@ from harness.cli.commands.run_facts import (
     format_time,
     get_name,
     list_chosen_settings,
-    name_amounts,
     tabulate_phases,
 )
 from harness.cli.commands.verb import Reporter, verb
@@ -136,8 +135,8 @@ class ListedRun:
             "status": record.record["status"],
             "source": record.record["source"],
             "epoch_seconds_median": summary.get("epoch_seconds_median"),
-            "elements_received": summary.get("words_received"),
-            "elements_payload": summary.get("words_payload"),
+            "elements_received": summary.get("elements_received"),
+            "elements_payload": summary.get("elements_payload"),
             "ended": record.ended,
             "bytes": self.size,
             "folder": str(record.folder),
@@ -279,7 +278,7 @@ class RunShowAnswer(Answer):
             "repeat": self.repeat,
             "beside_defaults": list_chosen_settings(self.record),
             **record,
-            "summary": name_amounts(record["summary"]),
+            "summary": record["summary"],
         }
 
     def to_frame(self) -> "pd.DataFrame":

@@ -20,7 +20,6 @@ from harness.cli.commands.run_facts import (
     BEYOND_TITLE,
     describe_error,
     describe_run,
-    name_amounts,
     name_epoch_time,
 )
 from harness.cli.commands.verb import Reporter, verb
@@ -85,7 +84,7 @@ class ExternalAnswer(Answer):
         return {
             "folder": str(self.record.folder),
             **record,
-            "summary": name_amounts(record["summary"]),
+            "summary": record["summary"],
         }
 
     def lay_out(self, view: View) -> Iterator[Block]:

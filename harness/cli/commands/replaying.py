@@ -42,7 +42,7 @@ class ReplayAnswer(Answer):
             "label": self.spec.label,
             "rank": replayed.rank,
             "facts": asdict(self.facts),
-            "elements_received": self.sum("words_received"),
+            "elements_received": self.sum("elements_received"),
             "elements_bound": self.lower_bound,
             "entries": self.list_entries(),
             "events": [
@@ -86,7 +86,7 @@ class ReplayAnswer(Answer):
         spec, replayed = self.spec, self.replayed
         yield Headline(
             f"{spec.strategy.name} on {spec.dataset.name}, {format_grid(spec.grid)}, rank {replayed.rank} of "
-            f"{spec.ranks}: receives {format_si(self.sum('words_received'))} elements, "
+            f"{spec.ranks}: receives {format_si(self.sum('elements_received'))} elements, "
             f"{format_si(self.sum('flops'))}flop, peak {format_bytes(replayed.peak_bytes)}"
         )
         yield Table(list_entry_columns(view), list(self._list_shown_entries()), most_rows=50)
@@ -135,23 +135,16 @@ class ReplayAnswer(Answer):
     def _list_details(self) -> Iterator[tuple[str, str]]:
         yield "events", f"{len(self.replayed.events):,}"
         yield "collective calls", f"{self.sum('calls'):,}"
-        yield "elements in buffers", f"{self.sum('words_payload'):,.0f}"
-        yield "elements received", f"{self.sum('words_received'):,.0f}"
+        yield "elements in buffers", f"{self.sum('elements_payload'):,.0f}"
+        yield "elements received", f"{self.sum('elements_received'):,.0f}"
         if self.lower_bound:
             yield "lower bound", f"{self.lower_bound:,.0f} elements received"
         yield "bytes in buffers", format_bytes(self.sum("bytes"))
         yield "read and written by kernels", format_bytes(self.sum("bytes_touched"))
 
 
-AMOUNTS = {
-    "calls": "calls",
-    "elements_payload": "words_payload",
-    "elements_received": "words_received",
-    "bytes": "bytes",
-    "flops": "flops",
-    "bytes_touched": "bytes_touched",
-}
-"""The amounts of an entry, and their names in the ledger."""
+AMOUNTS = ("calls", "elements_payload", "elements_received", "bytes", "flops", "bytes_touched")
+"""The amounts of an entry."""
 
 
 def list_entry_columns(view: View) -> list[TableColumn]:
@@ -173,7 +166,7 @@ def list_entry_columns(view: View) -> list[TableColumn]:
 
 
 def _make_row(key: "Key", amounts: "Amounts") -> dict[str, Any]:
-    return {**key._asdict(), **{name: getattr(amounts, amount) for name, amount in AMOUNTS.items()}}
+    return {**key._asdict(), **{name: getattr(amounts, name) for name in AMOUNTS}}
 
 
 def replay_rank(root: Path, spec: "Spec", rank: int, log: Log, *, from_card: bool) -> ReplayAnswer:

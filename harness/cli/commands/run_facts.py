@@ -12,16 +12,10 @@ from harness.cli.commands.output import Table, TableColumn
 from harness.ledger import AxisName
 from harness.results.record import Record
 from harness.results.run_row import describe_cause
-from harness.results.schema import RUNS
 from harness.spec.spec import format_grid
 
 ID_LENGTH = 8
 """The number of characters of a run id that are printed where other ids are not near."""
-
-
-def name_amounts(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the summary of a record with the names that tables and answers use."""
-    return {RUNS.recorded_names.get(key, key): value for key, value in summary.items()}
 
 
 def get_name(record: Record, key: str) -> str:
@@ -123,7 +117,7 @@ def list_results(record: Record) -> Iterator[tuple[str, str]]:
 def describe_received(record: Record) -> str:
     """Return what the busiest rank receives in an epoch, with its bytes and the lower bound; empty if not recorded."""
     summary = record.record["summary"]
-    if (received := summary.get("words_received")) is None:
+    if (received := summary.get("elements_received")) is None:
         return ""
     from harness.results.run_summary import compute_bytes_received
 
@@ -133,7 +127,7 @@ def describe_received(record: Record) -> str:
         size = None
     text = f"{format_si(received)} elements per rank and epoch"
     text += f" ({format_bytes(size)})" if size else ""
-    if bound := summary.get("words_floor"):
+    if bound := summary.get("elements_bound"):
         text += f", {received / bound:.3g} times the lower bound of {format_si(bound)}"
     return text
 

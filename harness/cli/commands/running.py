@@ -40,7 +40,6 @@ from harness.cli.commands.run_facts import (
     list_chosen_settings,
     list_results,
     make_show_command,
-    name_amounts,
     tabulate_phases,
 )
 from harness.cli.commands.run_options import RequestedRun
@@ -105,7 +104,7 @@ class FinishedRun:
             "cached": self.is_cached,
             "epochs_asked": self.record.parse_spec().training.epochs,
             **known,
-            "summary": name_amounts(known["summary"]),
+            "summary": known["summary"],
         }
         return document if self.trace is None else {**document, "trace": self.trace}
 
@@ -121,7 +120,7 @@ class FinishedRun:
             "grid": format_grid_of(record),
             "status": record.record["status"],
             "epoch_seconds": summary.get("epoch_seconds_median"),
-            "elements_received": summary.get("words_received"),
+            "elements_received": summary.get("elements_received"),
             "loss": summary.get("final_loss"),
             "accuracy_test": summary.get("accuracy_test"),
             "label": record.record["label"],

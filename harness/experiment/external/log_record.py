@@ -149,7 +149,7 @@ def make_tables(run: LoggedRun, program: Program) -> dict[str, pd.DataFrame]:
     """Return the tables of a record, filled with everything in the log that has a column."""
     rows = {
         "epochs": [
-            {"epoch": report.epoch, "rank": report.rank, "seconds": report.seconds, "loss": report.loss}
+            {"epoch": report.epoch, "rank_id": report.rank, "seconds": report.seconds, "loss": report.loss}
             for report in run.reports
         ],
         "ledger": [row for report in run.reports if isfinite(report.seconds) for row in _make_ledger(report)],
@@ -165,7 +165,7 @@ def make_tables(run: LoggedRun, program: Program) -> dict[str, pd.DataFrame]:
         ],
         "memory": [
             {
-                "rank": rank,
+                "rank_id": rank,
                 "host_peak_bytes": 0,
                 "device_peak_bytes": peak,
                 "persistent_bytes": 0,
@@ -204,7 +204,7 @@ def _make_ledger(report: EpochReport) -> list[dict[str, Any]]:
     """Return the ledger rows of a report: its parts, and the remaining time."""
     rest = report.seconds - sum(amounts.seconds for amounts in report.parts.values())
     parts = {**report.parts, REST: Amounts(seconds=max(rest, 0.0))}
-    at = {"epoch": report.epoch, "rank": report.rank}
+    at = {"epoch": report.epoch, "rank_id": report.rank}
     return [{**at, **entry_to_row(key, amounts)} for key, amounts in parts.items()]
 
 

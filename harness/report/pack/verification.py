@@ -180,7 +180,7 @@ def digest_times(run: RunTables) -> str:
 
     Of fewer than `FEW_TIMES`, it is a digest of the times and the losses themselves.
     """
-    epochs = run.table("epochs")
+    epochs = run.tables["epochs"]
     seconds = np.sort(epochs["seconds"])
     if not run.is_measured or not len(seconds):
         return ""
@@ -252,7 +252,7 @@ def _check_elements(run: RunTables, root: Path) -> None:
     if not run.is_measured or run.record["status"] != OK:
         raise UnverifiableError("only measured runs that ended have a whole ledger")
     admitted, excuse = _admit_run(run, root)
-    ledger = run.table("ledger")
+    ledger = run.tables["ledger"]
     try:
         for epoch in _choose_epochs(admitted.strategy, ledger):
             _compare_epoch(admitted, ledger, epoch)
@@ -322,7 +322,7 @@ def _check_accuracy(run: RunTables, root: Path) -> None:
     assert blocks
     if blocks.task != "single-label":
         raise UnverifiableError("vertices have several labels, and an F1 score is not a share of vertices")
-    everyone, accuracy = range(blocks.n), run.table("accuracy")
+    everyone, accuracy = range(blocks.n), run.tables["accuracy"]
     split = blocks.split(everyone)[has_label(blocks.labels(everyone))]
     for name, number in SPLITS.items():
         size = int((split == number).sum())
@@ -338,7 +338,7 @@ def _check_memory(run: RunTables, root: Path) -> None:
     if not run.is_measured or run.record["status"] != OK:
         raise UnverifiableError("only measured runs that ended have measured their memory")
     admitted, excuse = _admit_run(run, root)
-    memory = run.table("memory")
+    memory = run.tables["memory"]
     for rank, formula in enumerate(admitted.memory):
         of_rank = memory["rank_id"] == rank
         names, sizes = (memory[name][of_rank].tolist() for name in ("tensor", "persistent_bytes"))
