@@ -22,9 +22,9 @@ from harness.comm.grid import Grid
 from harness.experiment.expand import expand
 from harness.experiment.experiment_file import load_experiment
 from harness.experiment.scales import select_scale
+from harness.graph.cards.dataset_card import DatasetCard
 from harness.graph.model import TRAIN, Graph
 from harness.graph.store.contents import load_graph
-from harness.graph.store.dataset_card import DatasetCard
 from harness.graph.store.memory_store import MemoryStore
 from harness.kernels.csr import row_indices
 from harness.ledger import AxisName, Ledger

@@ -22,7 +22,7 @@ from benchmarks.registry import Drawing, Hosts, Results, Table, benchmark
 from harness.experiment.defaults import read_choice
 from harness.experiment.expand import combine
 from harness.experiment.experiment_file import load_experiment
-from harness.graph.partition import Method, partition_graph
+from harness.graph.partitions.partition import Method, partition_graph
 from harness.ledger import AxisName
 from harness.results.launch_intervals import compare_launches, correct_level, count_pairs, judge_ratio
 from harness.runtime.launch.worker_pool import Pool

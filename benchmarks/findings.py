@@ -33,9 +33,9 @@ from harness.claims import Evidence, read_claims, select
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.requests import make_spec
 from harness.graph.blocks import Blocks
-from harness.graph.metis_partition import partition_with_balanced_metis
-from harness.graph.partition_swap import balance_by_swaps, compute_balance
-from harness.graph.store.catalog import load_card
+from harness.graph.cards.catalog import load_card
+from harness.graph.partitions.metis import partition_with_balanced_metis
+from harness.graph.partitions.swap import balance_by_swaps, compute_balance
 from harness.graph.store.datasets import build_store, open_dataset
 from harness.graph.store.shard_balance import measure_shard_balance
 from harness.kernels.csr import Csr

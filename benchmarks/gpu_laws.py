@@ -29,7 +29,7 @@ from harness.conformance import check
 from harness.conformance.case import Case
 from harness.conformance.graphs import compare_graph
 from harness.conformance.suite import ON_GPUS
-from harness.graph.sources.rmat import Rmat
+from harness.graph.generators.rmat import Rmat
 from harness.kernels.csr import Csr, cast, from_coo, row_indices, to_device
 from harness.kernels.induced import induced_pair
 from harness.kernels.random import Purpose, random_mask, uniform

@@ -23,27 +23,27 @@ from benchmarks.registry import Drawing, Results, Table, benchmark
 from harness.base.formatting import GIB, format_seconds
 from harness.comm.grid import Grid
 from harness.graph.blocks import Blocks
-from harness.graph.metis_partition import partition_with_balanced_metis
+from harness.graph.build.resources import BuildResources
+from harness.graph.build.writer import StorePlan, write_store
+from harness.graph.cards.catalog import load_card
+from harness.graph.cards.dataset_card import DatasetCard
 from harness.graph.model import Permutation
 from harness.graph.order import permute_matrix
-from harness.graph.partition import (
+from harness.graph.partitions.metis import partition_with_balanced_metis
+from harness.graph.partitions.partition import (
     Method,
     compute_parts,
     count_needed_rows,
     estimate_partition_memory,
     order_by_part,
 )
-from harness.graph.partition_swap import balance_by_swaps, compute_balance
+from harness.graph.partitions.pattern import load_pattern
+from harness.graph.partitions.swap import balance_by_swaps, compute_balance
 from harness.graph.sources.archive import FileRef
 from harness.graph.sources.stream import count_edges
 from harness.graph.sources.text import START, cut_into_pairs
-from harness.graph.store.build_resources import BuildResources
-from harness.graph.store.catalog import load_card
 from harness.graph.store.contents import load_graph, open_contents
-from harness.graph.store.dataset_card import DatasetCard
 from harness.graph.store.manifest import read_manifest
-from harness.graph.store.pattern import load_pattern
-from harness.graph.store.writer import StorePlan, write_store
 from harness.kernels import Csr
 from harness.kernels.parts import extract_block
 from harness.ledger import Ledger, TensorName

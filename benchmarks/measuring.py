@@ -22,9 +22,9 @@ from harness.comm.axis import Axis
 from harness.comm.grid import Grid
 from harness.experiment.requests import make_spec
 from harness.graph.blocks import Blocks
+from harness.graph.generators.rmat import Rmat
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise_adjacency
-from harness.graph.sources.rmat import Rmat
 from harness.graph.store.datasets import build_store
 from harness.kernels import Csr, cast
 from harness.ledger import MOVING, SAMPLING, Clock, Ledger, Op, clock_for

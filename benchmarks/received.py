@@ -20,7 +20,7 @@ from harness.base.errors import UserError
 from harness.base.progress import ignore_step
 from harness.experiment.known_graph import KnownGraph, admit_on_twins, facts_of_card
 from harness.experiment.requests import admit_on_all_grids
-from harness.graph.store.catalog import load_card
+from harness.graph.cards.catalog import load_card
 from harness.prediction.epoch import representative_ranks
 from harness.prediction.twins import SizeLaw, fit_growth
 from harness.spec.dataset import DatasetChoice

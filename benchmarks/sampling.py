@@ -11,8 +11,8 @@ from torch import Tensor
 
 from benchmarks.measuring import alternate, rmat_graph, train_in_turns, trainer_on_hosts
 from benchmarks.registry import FOUR_HOSTS, Hosts, Results, Table, benchmark
-from harness.graph.partition import compute_parts, order_by_part
-from harness.graph.store.catalog import load_card
+from harness.graph.cards.catalog import load_card
+from harness.graph.partitions.partition import compute_parts, order_by_part
 from harness.graph.store.contents import load_graph
 from harness.graph.store.memory_store import MemoryStore
 from harness.kernels import Csr

@@ -19,7 +19,7 @@ from harness.base.formatting import GIB
 from harness.base.host_memory import find_available_bytes
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.requests import make_spec
-from harness.graph.store.catalog import load_card
+from harness.graph.cards.catalog import load_card
 from harness.prediction.epoch import replay_ranks
 from harness.registry import load_strategy
 from harness.runtime.launch.worker_pool import Pool

@@ -7,8 +7,8 @@ import numpy as np
 
 from benchmarks.graphs import load_matrix, measure_cut
 from benchmarks.registry import Results, Table, benchmark
-from harness.graph.sources.communities import Communities
-from harness.graph.sources.community_counts import estimate_rows, find_skew, fit_to_rows
+from harness.graph.generators.communities import Communities
+from harness.graph.generators.community_counts import estimate_rows, find_skew, fit_to_rows
 from harness.graph.sources.source import draw_edges
 from harness.kernels import Csr
 from harness.kernels.csr import from_scipy

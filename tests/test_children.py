@@ -97,7 +97,7 @@ def test_workers_that_draw_end_with_the_command(ending: signal.Signals, study: P
 PARTITIONS = """
 import os, sys, time
 from pathlib import Path
-from harness.graph.store.partition_cache import _run_in_fork
+from harness.graph.partitions.cache import _run_in_fork
 
 def compute():
     Path(sys.argv[1], str(os.getpid())).touch()

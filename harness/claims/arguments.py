@@ -15,7 +15,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from harness.base.validation import suggest_names
 from harness.claims.selection import Selection, parse_selection
-from harness.graph.store.catalog import list_cards
+from harness.graph.cards.catalog import list_cards
 from harness.ledger import TensorName
 from harness.spec.machine_card import list_machines
 

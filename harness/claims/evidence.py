@@ -24,8 +24,8 @@ from harness.experiment.experiment_file import load_experiment
 from harness.experiment.known_graph import admit_on_twins, facts_of_card
 from harness.experiment.requests import make_spec, nest_settings
 from harness.experiment.scales import select_scale
-from harness.graph.store.catalog import list_cards, load_card
-from harness.graph.store.dataset_card import DatasetCard
+from harness.graph.cards.catalog import list_cards, load_card
+from harness.graph.cards.dataset_card import DatasetCard
 from harness.graph.store.datasets import build_store
 from harness.graph.store.location import locate_store
 from harness.graph.store.manifest import Cut, read_manifest

@@ -4,7 +4,7 @@
 def list_names(kind: str) -> list[str]:
     """Return the strategies, datasets, machines, programs, or keys of --set that exist here."""
     from harness.experiment.external.program import list_programs
-    from harness.graph.store.catalog import list_cards
+    from harness.graph.cards.catalog import list_cards
     from harness.registry import registered_strategies
     from harness.spec.machine_card import list_machines
     from harness.spec.root import find_root

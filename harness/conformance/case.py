@@ -29,7 +29,7 @@ from harness.graph.model import (
     Weighting,
 )
 from harness.graph.normalise import normalise_adjacency
-from harness.graph.partition import Method, Partition, partition_graph
+from harness.graph.partitions.partition import Method, Partition, partition_graph
 from harness.graph.store.memory_store import MemoryStore
 from harness.graph.vertex_data import draw_label_sets, draw_uniform_labels
 from harness.kernels.random import Purpose, integers, uniform_rectangle

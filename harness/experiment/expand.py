@@ -14,7 +14,7 @@ from harness.experiment.experiment_file import Experiment, Runs
 from harness.experiment.paper_figures import check_figure_ids
 from harness.experiment.plan_cost import add_costs, predict_costs
 from harness.experiment.requests import make_spec
-from harness.graph.store.catalog import load_card
+from harness.graph.cards.catalog import load_card
 from harness.ledger import AxisName
 from harness.registry import load_strategy
 from harness.spec.plan import make_plan

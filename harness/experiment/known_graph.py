@@ -10,9 +10,9 @@ import torch
 from harness.base.errors import UserError
 from harness.base.progress import Log
 from harness.graph.blocks import Blocks
+from harness.graph.cards.catalog import load_card
+from harness.graph.cards.dataset_card import DatasetCard, RandomSplit
 from harness.graph.shared_blocks import share_blocks
-from harness.graph.store.catalog import load_card
-from harness.graph.store.dataset_card import DatasetCard, RandomSplit
 from harness.graph.store.datasets import build_store, open_dataset
 from harness.graph.store.location import is_built, suggest_build
 from harness.spec.dataset import DatasetChoice

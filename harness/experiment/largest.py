@@ -17,7 +17,7 @@ from harness.base.formatting import GB
 from harness.base.validation import format_value
 from harness.experiment.defaults import LARGEST, Request, count_ranks, fill_defaults
 from harness.experiment.known_graph import facts_of_card
-from harness.graph.store.catalog import load_card
+from harness.graph.cards.catalog import load_card
 from harness.registry import load_strategy
 from harness.spec.machine_card import load_machine_card
 from harness.spec.spec import format_grid

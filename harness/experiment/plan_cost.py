@@ -12,7 +12,7 @@ from typing import NamedTuple
 from harness.base.errors import UserError
 from harness.base.formatting import format_bytes
 from harness.experiment.known_graph import facts_of_card
-from harness.graph.store.catalog import load_card
+from harness.graph.cards.catalog import load_card
 from harness.prediction.epoch import RankEpoch, price_epochs, replay_ranks
 from harness.registry import load_strategy
 from harness.runtime.slurm.jobs import make_likeness_key

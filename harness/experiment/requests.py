@@ -12,7 +12,7 @@ from harness.base.validation import format_value
 from harness.experiment.defaults import BEST, Request, count_ranks, fill_defaults, read_choice
 from harness.experiment.known_graph import GraphLookup, KnownGraph, facts_of_card
 from harness.experiment.largest import replace_largest
-from harness.graph.store.catalog import load_card
+from harness.graph.cards.catalog import load_card
 from harness.registry import load_strategy
 from harness.spec.machine_card import load_machine_card
 from harness.spec.spec import Spec

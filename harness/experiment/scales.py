@@ -16,7 +16,7 @@ from harness.base.errors import UserError
 from harness.experiment.defaults import BEST, LARGEST, count_ranks, read_choice
 from harness.experiment.expand import combine
 from harness.experiment.experiment_file import Experiment, Runs
-from harness.graph.store.catalog import load_card
+from harness.graph.cards.catalog import load_card
 
 MAX_RANKS = 4
 GRID_WORDS = ("all", BEST, LARGEST)

@@ -10,7 +10,7 @@ from harness.base.errors import UserError
 from harness.base.validation import Setting, list_settings
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.requests import make_spec, nest_settings
-from harness.graph.store.catalog import load_card
+from harness.graph.cards.catalog import load_card
 from harness.registry import load_strategy, registered_strategies
 from harness.strategy import Strategy, admit
 

@@ -2,7 +2,7 @@
 
 What a strategy sends and multiplies may depend on where the edges lie: on the boundaries of parts, on the neighbours
 that a sample reaches, on the rows in a cache. The card of a graph does not contain that. The strategy is therefore
-replayed on twins of the graph (`harness.graph.store.catalog`), with the same order of vertices and on the same grid. A
+replayed on twins of the graph (`harness.graph.cards.catalog`), with the same order of vertices and on the same grid. A
 rank issues the same kernels and calls on every twin. Each of their sizes x grows as a power of the number of vertices
 n:
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from harness.comm.axis import Axis
+from harness.graph.cards.catalog import load_card
+from harness.graph.cards.dataset_card import FileLabels
 from harness.graph.model import SPLITS
-from harness.graph.store.catalog import load_card
-from harness.graph.store.dataset_card import FileLabels
 from harness.ledger import TensorName
 from harness.strategy.models import Predictions
 from harness.strategy.models.operators import GatheringOperators, Operators

@@ -21,7 +21,7 @@ from harness.claims.verdicts import Verdict, classify_error, compare, find_fitte
 from harness.experiment.expand import expand
 from harness.experiment.experiment_file import load_experiment
 from harness.experiment.scales import select_scale
-from harness.graph.store.catalog import list_cards, load_card
+from harness.graph.cards.catalog import list_cards, load_card
 from harness.spec.machine_card import FittedResult, list_machines, load_machine_card
 
 ROOT = Path(__file__).parents[2]

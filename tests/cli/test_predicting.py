@@ -9,7 +9,7 @@ import pytest
 
 from harness.cli import main
 from harness.experiment.known_graph import facts_of_card
-from harness.graph.store.catalog import load_card
+from harness.graph.cards.catalog import load_card
 from harness.prediction import epoch as prediction
 from harness.prediction.advice import Advice, PartialSearch
 from harness.prediction.epoch import predict, replay_ranks

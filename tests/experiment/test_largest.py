@@ -8,7 +8,7 @@ import pytest
 from harness.base.errors import UserError
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.requests import make_spec
-from harness.graph.store.catalog import load_card
+from harness.graph.cards.catalog import load_card
 from harness.graph.store.datasets import open_dataset
 from harness.prediction.replay import replay
 from harness.registry import load_strategy

@@ -12,7 +12,7 @@ from harness.experiment.expand import expand, plan
 from harness.experiment.experiment_file import Experiment, load_experiment
 from harness.experiment.paper_figures import list_paper_figures
 from harness.experiment.scales import select_scale
-from harness.graph.store.catalog import load_card
+from harness.graph.cards.catalog import load_card
 from harness.registry import load_strategy
 from harness.report.figures.framed_tables import KINDS
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
-from harness.graph.store.catalog import list_cards, load_card
+from harness.graph.cards.catalog import list_cards, load_card
 from harness.spec.root import find_root
 
 ROOT = find_root(str(Path(__file__).parents[2]))

@@ -12,21 +12,21 @@ import pytest
 import torch
 
 from harness.base.errors import UserError
-from harness.graph.hypergraph import EPSILON, build_nets
-from harness.graph.libra import partition_with_libra
-from harness.graph.metis_partition import find_neighbours
+from harness.graph.generators.rmat import Rmat
+from harness.graph.generators.sbm import Sbm
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise_adjacency
 from harness.graph.order import permute_matrix
-from harness.graph.partition import (
+from harness.graph.partitions.hypergraph import EPSILON, build_nets
+from harness.graph.partitions.libra import partition_with_libra
+from harness.graph.partitions.metis import find_neighbours
+from harness.graph.partitions.partition import (
     Method,
     assign_random_parts,
     compute_parts,
     count_needed_rows,
     order_by_part,
 )
-from harness.graph.sources.rmat import Rmat
-from harness.graph.sources.sbm import Sbm
 from harness.graph.sources.source import generate_graph
 from harness.kernels.csr import from_coo, to_scipy
 from harness.kernels.random import Purpose, random_order

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from harness.base.errors import UserError
-from harness.graph.metis_partition import call_metis_kway, find_neighbours, partition_with_balanced_metis
+from harness.graph.generators.rmat import Rmat
+from harness.graph.generators.sbm import Sbm
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise_adjacency
-from harness.graph.partition import compute_parts
-from harness.graph.partition_swap import GAMMA, SwapState, balance_by_swaps, compute_balance
-from harness.graph.sources.rmat import Rmat
-from harness.graph.sources.sbm import Sbm
+from harness.graph.partitions.metis import call_metis_kway, find_neighbours, partition_with_balanced_metis
+from harness.graph.partitions.partition import compute_parts
+from harness.graph.partitions.swap import GAMMA, SwapState, balance_by_swaps, compute_balance
 from harness.graph.sources.source import generate_graph
 from harness.kernels.csr import Csr
 
@@ -62,7 +62,7 @@ def test_a_library_that_ignores_a_constraint_is_refused(communities: Csr, monkey
     def first_alone(metis: Any, starts: Any, ends: Any, weights: Any, parts: int, seed: int) -> Any:
         return call_metis_kway(metis, starts, ends, weights[:, :1], parts, seed)
 
-    monkeypatch.setattr("harness.graph.metis_partition.call_metis_kway", first_alone)
+    monkeypatch.setattr("harness.graph.partitions.metis.call_metis_kway", first_alone)
     with pytest.raises(UserError, match="metis or hypergraph"):
         partition_with_balanced_metis(communities, PARTS, 0)
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from scipy import sparse
 
-from harness.graph.partition import count_needed_rows
+from harness.graph.partitions.partition import count_needed_rows
 from harness.kernels.csr import from_scipy
 from tests.random_matrices import random_matrix
 

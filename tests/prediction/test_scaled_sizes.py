@@ -8,7 +8,7 @@ import pytest
 from harness.base.errors import UserError
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.requests import make_spec, nest_settings
-from harness.graph.store.catalog import load_card
+from harness.graph.cards.catalog import load_card
 from harness.prediction.epoch import predict
 from harness.prediction.scaled_sizes import predict_from_scaled_sizes, scale_facts
 from harness.registry import load_strategy

@@ -21,7 +21,7 @@ from harness.comm.launchers import RankPlace
 from harness.conformance.account import count_epoch_words
 from harness.conformance.case import make_check_graph
 from harness.experiment.known_graph import facts_of_card
-from harness.graph.store.dataset_card import DatasetCard
+from harness.graph.cards.dataset_card import DatasetCard
 from harness.graph.store.memory_store import MemoryStore
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.ledger.tape import Tape, outline_events

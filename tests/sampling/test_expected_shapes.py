@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from harness.graph.generators.twin import PowerLawTwin
 from harness.graph.model import TRAIN, Graph, RawGraph
 from harness.graph.normalise import normalise_adjacency
-from harness.graph.sources.twin import PowerLawTwin
 from harness.graph.store.memory_store import MemoryStore
 from harness.kernels import Csr
 from harness.kernels.csr import make_meta_csr

@@ -10,9 +10,8 @@ import pytest
 from scipy.sparse import coo_array
 
 from harness.base.errors import UserError
-from harness.graph.metis_partition import partition_with_metis
-from harness.graph.sources.communities import Communities
-from harness.graph.sources.community_counts import (
+from harness.graph.generators.communities import Communities
+from harness.graph.generators.community_counts import (
     count_expected_ends,
     count_expected_rows,
     estimate_rows,
@@ -20,9 +19,10 @@ from harness.graph.sources.community_counts import (
     fit_to_cuts,
     fit_to_rows,
 )
-from harness.graph.sources.distinct_draws import MAX_COUNTED_EDGES
-from harness.graph.sources.rank_permutation import permute_rank
-from harness.graph.sources.shapes import MIN_COMMUNITY, ROOM, CommunityLaw
+from harness.graph.generators.distinct_draws import MAX_COUNTED_EDGES
+from harness.graph.generators.rank_permutation import permute_rank
+from harness.graph.generators.shapes import MIN_COMMUNITY, ROOM, CommunityLaw
+from harness.graph.partitions.metis import partition_with_metis
 from harness.graph.sources.source import draw_edges
 from harness.kernels.csr import from_scipy
 from harness.kernels.random import GOLDEN, MIX_1, MIX_2, Purpose, derive_key

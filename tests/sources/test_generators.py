@@ -7,12 +7,12 @@ import pytest
 import torch
 from scipy import sparse
 
+from harness.graph.generators.lattice import Lattice, keep_largest_component, subdivide_edges
+from harness.graph.generators.rmat import Rmat
+from harness.graph.generators.sbm import Sbm
+from harness.graph.generators.shapes import SLOTS
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise_adjacency
-from harness.graph.sources.lattice import Lattice, keep_largest_component, subdivide_edges
-from harness.graph.sources.rmat import Rmat
-from harness.graph.sources.sbm import Sbm
-from harness.graph.sources.shapes import SLOTS
 from harness.graph.sources.source import generate_graph
 
 GENERATORS = [Rmat(8, 6.5, 1), Sbm(211, 4, 9, 0.7, 1), Lattice(13, 17, 1)]

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from harness.graph.generators.sbm import Sbm
 from harness.graph.model import TEST, TRAIN
 from harness.graph.normalise import normalise_adjacency
-from harness.graph.sources.sbm import Sbm
 from harness.graph.sources.source import generate_graph
 from harness.graph.vertex_data import draw_gaussian_features, draw_random_split
 from harness.kernels.csr import row_indices

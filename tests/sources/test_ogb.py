@@ -9,9 +9,9 @@ import pytest
 from harness.base.validation import validate
 from harness.comm.grid import Grid
 from harness.conformance.case import Case
+from harness.graph.cards.catalog import list_cards, load_card
 from harness.graph.model import SPLITS, has_label
 from harness.graph.sources.ogb import Ogb, read_ogb_table
-from harness.graph.store.catalog import list_cards, load_card
 from harness.ledger import Ledger
 from harness.runtime.trainer import Trainer
 from harness.spec.root import find_root

@@ -3,7 +3,7 @@
 import pytest
 
 from harness.base.errors import UserError
-from harness.graph.store.partition_file import read_partition_file
+from harness.graph.partitions.file import read_partition_file
 
 
 @pytest.mark.parametrize("text", ["0\n2\n1\n", "0\n2\n1", "0\r\n2\r\n1\r\n", " 0\n 2\n 1\n"])

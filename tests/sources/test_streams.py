@@ -10,14 +10,14 @@ from scipy import sparse
 from scipy.io import mmread, mmwrite
 
 from harness.base.errors import UserError
+from harness.graph.generators.rmat import Rmat
+from harness.graph.generators.shapes import CommunityLaw
 from harness.graph.sources import ReadOptions
 from harness.graph.sources.archive import FileRef
 from harness.graph.sources.edge_list import EdgeList
 from harness.graph.sources.generated import CommunitiesSource, LatticeSource, RmatSource, SbmSource
 from harness.graph.sources.matrix_market import MatrixMarket
 from harness.graph.sources.npz import Npz
-from harness.graph.sources.rmat import Rmat
-from harness.graph.sources.shapes import CommunityLaw
 from harness.graph.sources.stream import count_edges
 from harness.graph.sources.text import START, cut_into_pairs
 from harness.kernels.random import NUMBA_THRESHOLD

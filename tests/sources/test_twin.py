@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UserError
-from harness.graph.sources.distinct_draws import MAX_COUNTED_EDGES
-from harness.graph.sources.generated import SHARE_WITHIN
-from harness.graph.sources.rank_permutation import permute_rank
-from harness.graph.sources.shapes import count_max_edges
-from harness.graph.sources.source import draw_edges
-from harness.graph.sources.twin import (
+from harness.graph.generators.distinct_draws import MAX_COUNTED_EDGES
+from harness.graph.generators.rank_permutation import permute_rank
+from harness.graph.generators.shapes import count_max_edges
+from harness.graph.generators.twin import (
     MIN_CLUSTER,
     PowerLawTwin,
     RoadTwin,
 )
+from harness.graph.sources.generated import SHARE_WITHIN
+from harness.graph.sources.source import draw_edges
 from harness.kernels.random import GOLDEN, MIX_1, MIX_2, Purpose, derive_key
 
 WORD = (1 << 64) - 1
@@ -187,6 +187,6 @@ def test_a_complete_twin_is_drawn_or_refused(n, monkeypatch):
     """Its rarest pairs take long to meet."""
     complete = count_max_edges("power", n, directed=False)
     assert PowerLawTwin(n, complete, seed=1, within=SHARE_WITHIN).draws > 4 * complete
-    monkeypatch.setattr("harness.graph.sources.distinct_draws.DRAWS_PER_EDGE", 4)
+    monkeypatch.setattr("harness.graph.generators.distinct_draws.DRAWS_PER_EDGE", 4)
     with pytest.raises(UserError, match="Choose a larger scale"):
         _ = PowerLawTwin(n, complete, seed=1, within=SHARE_WITHIN).draws

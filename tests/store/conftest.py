@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import yaml
 
+from harness.graph.build.writer import StorePlan, write_store
+from harness.graph.cards.dataset_card import DatasetCard
 from harness.graph.model import RawGraph
 from harness.graph.sources.stream import stream_graph
 from harness.graph.store.contents import DatasetContents, load_graph
-from harness.graph.store.dataset_card import DatasetCard
-from harness.graph.store.writer import StorePlan, write_store
 from harness.kernels.csr import to_scipy
 
 CARD = {

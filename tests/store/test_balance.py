@@ -6,10 +6,10 @@ import torch
 from scipy import sparse
 
 from harness.conformance.case import make_check_graph
+from harness.graph.generators.lattice import Lattice, keep_largest_component, subdivide_edges
 from harness.graph.model import Graph, RawGraph
 from harness.graph.normalise import normalise_adjacency
 from harness.graph.order import make_orders, permute_matrix
-from harness.graph.sources.lattice import Lattice, keep_largest_component, subdivide_edges
 from harness.graph.store.memory_store import MemoryStore
 from harness.graph.store.shard_balance import expect_loop_imbalance, measure_shard_balance
 from harness.kernels import to_scipy

@@ -11,11 +11,11 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys, threading
 from pathlib import Path
-from harness.graph.store.dataset_card import DatasetCard
+from harness.graph.cards.dataset_card import DatasetCard
 from harness.spec.dataset import DatasetChoice
-from harness.graph.store.build_resources import BuildResources
+from harness.graph.build.resources import BuildResources
 from harness.graph.store.contents import open_contents
-from harness.graph.store.writer import StorePlan, write_store
+from harness.graph.build.writer import StorePlan, write_store
 
 def build(name, edges, memory):
     source = {"kind": "twin", "nature": "power", "n": 300_000, "edges": edges, "directed": True}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.base.errors import UserError
-from harness.graph.store.catalog import list_cards, load_card
+from harness.graph.cards.catalog import list_cards, load_card
 
 CATALOG = Path("datasets") / "catalog"
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.graph.cards.catalog import list_cards, load_card
 from harness.graph.model import TRAIN
-from harness.graph.store.catalog import list_cards, load_card
 from harness.graph.store.datasets import build_store, open_dataset
 from harness.graph.store.reader import Store
 from harness.graph.store.shard_balance import measure_shard_balance

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.graph.partition import count_needed_rows, order_by_part, partition_graph
+from harness.graph.partitions.partition import count_needed_rows, order_by_part, partition_graph
 from harness.graph.store.datasets import build_store, open_dataset
 from harness.graph.store.info import describe_dataset
 from harness.graph.store.memory_store import MemoryStore

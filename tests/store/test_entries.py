@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from harness.graph.order import TableMap
-from harness.graph.store.entries import (
+from harness.graph.build.entries import (
     Blocking,
     mirror_entries,
     narrow_rowptr,
@@ -16,6 +15,7 @@ from harness.graph.store.entries import (
     sort_block,
     sort_block_in_stripes,
 )
+from harness.graph.order import TableMap
 
 
 @st.composite

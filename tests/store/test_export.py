@@ -9,8 +9,8 @@ import torch
 from torch_geometric.data import Data
 
 from harness.base.errors import UserError
+from harness.graph.build.resources import BuildResources
 from harness.graph.store import graph_export
-from harness.graph.store.build_resources import BuildResources
 from harness.graph.store.datasets import build_store, open_dataset
 from harness.graph.store.graph_export import export_graph
 from harness.graph.store.graph_import import ImportRequest, import_graph

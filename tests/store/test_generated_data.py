@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.cli import main
-from harness.graph.store.dataset_card import DatasetCard
+from harness.graph.cards.dataset_card import DatasetCard
 from harness.graph.store.info import WEIGHTS
 
 EVERYTHING = "random features, labels by degree, a random split"

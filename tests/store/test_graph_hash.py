@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.graph.store.catalog import load_card
+from harness.graph.cards.catalog import load_card
 from harness.graph.store.datasets import build_store, open_dataset
 from harness.graph.store.location import find_graph_hashes
 from harness.graph.store.manifest import read_manifest

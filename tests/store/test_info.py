@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from harness.graph.build.resources import BuildResources
 from harness.graph.model import SPLITS
-from harness.graph.partition import count_needed_rows
-from harness.graph.store.build_resources import BuildResources
+from harness.graph.partitions.partition import count_needed_rows
 from harness.graph.store.datasets import build_store, open_dataset
 from harness.graph.store.graph_import import ImportRequest, import_graph
 from harness.graph.store.info import describe_dataset

@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 
 from harness.base.errors import UserError
+from harness.graph.cards.catalog import load_card
 from harness.graph.sources import KINDS, REMOVED, load_kind
-from harness.graph.store.catalog import load_card
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -20,7 +20,7 @@ def test_reader_is_imported_when_a_card_has_its_kind():
     code = """
 import sys
 from harness.spec.root import find_root
-from harness.graph.store.catalog import load_card
+from harness.graph.cards.catalog import load_card
 load_card(find_root(), "tiny-sbm")
 print(*(name for name in sys.modules if name.startswith("harness.graph.sources.")))
 """
@@ -28,7 +28,11 @@ print(*(name for name in sys.modules if name.startswith("harness.graph.sources."
     imported = set(done.stdout.split())
     assert "harness.graph.sources.generated" in imported
     assert (
-        not {"harness.graph.sources.sbm", "harness.graph.sources.ogb", "harness.graph.sources.matrix_market"}
+        not {
+            "harness.graph.generators.sbm",
+            "harness.graph.sources.ogb",
+            "harness.graph.sources.matrix_market",
+        }
         & imported
     )
 

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from harness.base.errors import RunError, UserError
-from harness.graph import partition as engines
-from harness.graph import partitioners
-from harness.graph.store.build_resources import BuildResources
-from harness.graph.store.catalog import load_card
+from harness.graph.build.resources import BuildResources
+from harness.graph.cards.catalog import load_card
+from harness.graph.partitions import partition as engines
+from harness.graph.partitions import partitioners
+from harness.graph.partitions.pattern import load_pattern
 from harness.graph.store.contents import load_graph, open_contents
 from harness.graph.store.datasets import (
     build_store,
@@ -26,7 +27,6 @@ from harness.graph.store.datasets import (
 )
 from harness.graph.store.location import verify_store
 from harness.graph.store.memory_store import MemoryStore
-from harness.graph.store.pattern import load_pattern
 from harness.graph.store.reader import Store
 from harness.kernels.csr import to_scipy
 from harness.spec.dataset import DatasetChoice

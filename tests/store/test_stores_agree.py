@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from harness.graph.order import make_orders
-from harness.graph.partition import order_by_part
+from harness.graph.partitions.partition import order_by_part
 from harness.graph.store.contents import load_graph
 from harness.graph.store.memory_store import MemoryStore
 from harness.graph.store.reader import Store

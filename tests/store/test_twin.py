@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UserError
-from harness.graph.sources.communities import Communities
-from harness.graph.sources.community_counts import estimate_rows
-from harness.graph.sources.distinct_draws import MAX_COUNTED_EDGES
-from harness.graph.sources.twin import PowerLawTwin, RoadTwin
-from harness.graph.store.catalog import list_cards, load_card
+from harness.graph.cards.catalog import list_cards, load_card
+from harness.graph.cards.dataset_card import DatasetCard
+from harness.graph.generators.communities import Communities
+from harness.graph.generators.community_counts import estimate_rows
+from harness.graph.generators.distinct_draws import MAX_COUNTED_EDGES
+from harness.graph.generators.twin import PowerLawTwin, RoadTwin
 from harness.graph.store.contents import get_generator, load_graph
-from harness.graph.store.dataset_card import DatasetCard
 from harness.graph.store.datasets import build_store, open_dataset
 from harness.graph.store.info import describe_dataset
 from harness.spec.dataset import DatasetChoice, strip_width

@@ -14,16 +14,16 @@ from torch_geometric.nn import GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from harness.cli import main
+from harness.graph.build.resources import BuildResources
+from harness.graph.build.writer import StorePlan, write_store
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise_adjacency
 from harness.graph.order import make_orders
 from harness.graph.sources.stream import stream_graph
-from harness.graph.store.build_resources import BuildResources
 from harness.graph.store.contents import DatasetContents
 from harness.graph.store.datasets import open_dataset
 from harness.graph.store.memory_store import MemoryStore
 from harness.graph.store.reader import Store
-from harness.graph.store.writer import StorePlan, write_store
 from harness.spec.dataset import DatasetChoice
 from tests.dense import to_dense
 

@@ -9,7 +9,7 @@ from harness.comm.grid import Grid
 from harness.conformance.case import Case, train_rank
 from harness.conformance.checks import ScipyCounts
 from harness.conformance.reference import train_densely
-from harness.graph.partition import partition_graph
+from harness.graph.partitions.partition import partition_graph
 from harness.ledger import Direction, Ledger, Op, TensorName
 from harness.runtime.trainer import Trainer
 from harness.strategies.distgnn import DistGnn

@@ -12,7 +12,7 @@ from harness.conformance.case_list import list_choices
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.requests import make_spec
 from harness.experiment.trained_models import describe_strategy
-from harness.graph.store.catalog import load_card
+from harness.graph.cards.catalog import load_card
 from harness.ledger import Op, TensorName
 from harness.prediction.replay import replay
 from harness.registry import load_strategy, registered_strategies

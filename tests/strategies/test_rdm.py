@@ -10,7 +10,7 @@ from harness.conformance.case import Case
 from harness.conformance.checks import ScipyCounts
 from harness.experiment.known_graph import facts_of_card
 from harness.experiment.requests import make_spec
-from harness.graph.store.catalog import load_card
+from harness.graph.cards.catalog import load_card
 from harness.ledger import TensorName
 from harness.prediction.epoch import predict
 from harness.prediction.replay import replay

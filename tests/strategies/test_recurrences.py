@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harness.conformance.case import Case, train_rank
 from harness.conformance.reference import make_recurrence, train_densely
-from harness.graph.partition import order_by_part
+from harness.graph.partitions.partition import order_by_part
 from harness.graph.store.memory_store import MemoryStore
 from harness.strategies.halo.bns import draw_sample
 from harness.strategy import Multiply, Promise, Recurrence

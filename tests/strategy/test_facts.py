@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from harness.conformance.case import make_check_graph
-from harness.graph.partition import order_by_part
+from harness.graph.partitions.partition import order_by_part
 from harness.graph.store.memory_store import MemoryStore
 from harness.kernels.csr import cast, get_packed_format, pack, transpose
 from harness.kernels.parts import drop_empty_columns, hstack, nonempty_columns

@@ -22,10 +22,10 @@ from harness.base.errors import UserError
 from harness.cli import main
 from harness.experiment.known_graph import look_up_graph
 from harness.experiment.requests import admit_on_all_grids
+from harness.graph.build.staging import StagingFolder
 from harness.graph.sources import ReadOptions, make_source
 from harness.graph.store.datasets import open_dataset
 from harness.graph.store.graph_import import ImportRequest, _make_source_fields
-from harness.graph.store.staging import StagingFolder
 from harness.spec.dataset import DatasetChoice
 from tests.untrusted.command import EDGES, ROOT, N, array, listing, say
 

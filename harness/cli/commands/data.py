@@ -31,7 +31,7 @@ from harness.spec.dataset import DatasetChoice
 
 if TYPE_CHECKING:
     from harness.base.progress import Log
-    from harness.graph.store.build_resources import BuildResources
+    from harness.graph.build.resources import BuildResources
     from harness.graph.store.manifest import Manifest
 
 LEAST_GIB, MOST_GIB = 1 / 64, 1 << 20
@@ -104,7 +104,7 @@ class BuiltOrderRequest(OrderRequest):
 
     def make_resources(self, log: "Log") -> "BuildResources":
         """Return the memory and the threads of the build."""
-        from harness.graph.store.build_resources import BuildResources
+        from harness.graph.build.resources import BuildResources
 
         workers = self.workers or len(os.sched_getaffinity(0))
         return BuildResources(int(self.memory * GIB), workers, log)
@@ -284,9 +284,9 @@ def import_(request: ImportedGraphRequest, reporter: Reporter) -> ImportAnswer:
         harness data import mine --edges edges.csv --weights normalised
         harness data import mine --from suitesparse:HB/bcspwr10
     """
+    from harness.graph.cards.catalog import load_card
+    from harness.graph.cards.class_names import list_class_names
     from harness.graph.fetch.download import fetch_card_files
-    from harness.graph.store.catalog import load_card
-    from harness.graph.store.class_names import list_class_names
     from harness.graph.store.graph_import import (
         ImportRequest,
         describe_ogb_metric,
@@ -424,7 +424,7 @@ def build(request: BuildRequest, reporter: Reporter) -> StoresAnswer:
         harness data build tiny-sbm --partition metis --parts 4,8 --seed 0,1
         harness data build ogbn-papers100m --share scatter:0/4
     """
-    from harness.graph.store.build_job import parse_build_job
+    from harness.graph.build.job import parse_build_job
     from harness.graph.store.location import find_sound_store
 
     root, choices = request.home, request.list_orders("build")
@@ -467,7 +467,7 @@ def _make_stores_answer(
     root: Path, choices: Sequence[DatasetChoice], folders: Sequence[Path], did: tuple[str, str]
 ) -> StoresAnswer:
     """Return the answer about stores. `did` is what was done to one store, and to several."""
-    from harness.graph.store.catalog import load_card
+    from harness.graph.cards.catalog import load_card
     from harness.graph.store.manifest import read_manifest
 
     stores = [

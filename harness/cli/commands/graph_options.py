@@ -47,7 +47,7 @@ class PredictionRequest(Request):
     def make_graph_lookup(self) -> "GraphLookup":
         """Return a function that looks up what is known about a graph: with twins only what its card says."""
         from harness.experiment.known_graph import KnownGraph, facts_of_card, look_up_graph
-        from harness.graph.store.catalog import load_card
+        from harness.graph.cards.catalog import load_card
 
         root = self.home
         if self.twins:

@@ -223,13 +223,13 @@ DATASET_COLUMNS = (
 
 
 def _list_datasets(root: Path) -> ListAnswer:
-    from harness.graph.store.catalog import list_cards
+    from harness.graph.cards.catalog import list_cards
 
     return _list_cards(list_cards(root), "graph", DATASET_COLUMNS, lambda name: _describe_dataset(root, name))
 
 
 def _describe_dataset(root: Path, name: str) -> dict[str, Any]:
-    from harness.graph.store.catalog import load_card
+    from harness.graph.cards.catalog import load_card
     from harness.graph.store.location import describe_built
 
     card = load_card(root, name)

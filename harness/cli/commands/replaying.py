@@ -188,7 +188,7 @@ def replay_rank(root: Path, spec: "Spec", rank: int, log: Log, *, from_card: boo
 def _admit_spec(root: Path, spec: "Spec", from_card: bool) -> "tuple[Strategy, Blocks | None]":
     """Return the strategy of a spec, and the blocks of its graph if they are not taken from its card."""
     from harness.experiment.known_graph import facts_of_card
-    from harness.graph.store.catalog import load_card
+    from harness.graph.cards.catalog import load_card
     from harness.registry import load_strategy
     from harness.runtime.open_run import open_run
     from harness.strategy import admit

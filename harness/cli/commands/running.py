@@ -250,7 +250,7 @@ class RunAnswer(Answer):
 
 def _list_generated_data(request: RunRequest, record: "Record") -> Iterator[tuple[str, str]]:
     """Yield which data of the vertices of a real graph are generated, on which its accuracy depends."""
-    from harness.graph.store.catalog import load_card
+    from harness.graph.cards.catalog import load_card
 
     try:
         card = load_card(request.home, get_name(record, "dataset"))

@@ -36,7 +36,7 @@ from harness.experiment.external.log_reader import (
 )
 from harness.experiment.external.program import PARAMS, VERTEX_RATE, Program, flatten_keys
 from harness.experiment.requests import make_spec, nest_settings
-from harness.graph.store.catalog import load_card
+from harness.graph.cards.catalog import load_card
 from harness.ledger import NO_INDEX, Amounts, Direction, Key, Phase
 from harness.results.record import write_record
 from harness.runtime.fault import status_of_error

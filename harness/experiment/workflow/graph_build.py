@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from harness.base.documents import read_yaml
 from harness.base.errors import UserError
-from harness.graph.store.catalog import load_card
+from harness.graph.cards.catalog import load_card
 from harness.graph.store.location import fits_in_memory
 from harness.spec.dataset import COMPUTED, FILE
 from harness.spec.root import MARKER, find_imported_folder

@@ -25,6 +25,8 @@ from harness.base.files import (
 )
 from harness.base.locks import acquire_lock
 from harness.base.progress import Log
+from harness.graph.cards.catalog import load_card
+from harness.graph.cards.dataset_card import DatasetCard
 from harness.graph.fetch.transfer import (
     PAGE_STARTS,
     InterruptedTransferError,
@@ -39,8 +41,6 @@ from harness.graph.fetch.transfer import (
 )
 from harness.graph.sources.archive import find_damage
 from harness.graph.sources.remote import RemoteFile
-from harness.graph.store.catalog import load_card
-from harness.graph.store.dataset_card import DatasetCard
 from harness.spec.root import find_data_folder
 
 

@@ -1,4 +1,4 @@
-"""Sources of graphs: one module per file format or generator. Nothing here accesses the network.
+"""Sources of graphs: one module per file format. Nothing here accesses the network.
 
 `KINDS` names the class of each `kind` in a card. Its module is imported when a card has this kind.
 """

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from harness.base.validation import DEGREE, VERTICES
+from harness.graph.generators.shapes import SLOTS, CommunityLaw, Nature, count_max_edges
 from harness.graph.model import RawGraph
-from harness.graph.sources.shapes import SLOTS, CommunityLaw, Nature, count_max_edges
 from harness.graph.sources.source import Generator, GraphSize, ReadOptions, Source, generate_graph
 from harness.graph.sources.stream import EdgeStream, stream_graph
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from harness.graph.sources.sbm import Sbm
+    from harness.graph.generators.sbm import Sbm
 
 
 class RmatSource(Source):
@@ -43,7 +43,7 @@ class RmatSource(Source):
         return GraphSize(1 << self.scale, round(self.edge_factor * (1 << self.scale)))
 
     def make_generator(self, seed: int, classes: int) -> Generator:
-        from harness.graph.sources.rmat import Rmat
+        from harness.graph.generators.rmat import Rmat
 
         return Rmat(self.scale, self.edge_factor, seed, self.a, self.b, self.c)
 
@@ -64,7 +64,7 @@ class SbmSource(Source):
         return GraphSize(self.n, round(self.n * self.mean_degree / 2))
 
     def make_generator(self, seed: int, classes: int) -> "Sbm":
-        from harness.graph.sources.sbm import Sbm
+        from harness.graph.generators.sbm import Sbm
 
         return Sbm(self.n, classes, self.mean_degree, self.homophily, seed)
 
@@ -108,12 +108,12 @@ class LatticeSource(Source):
         return None if self.connected or self.inner else self.bound_size()
 
     def make_generator(self, seed: int, classes: int) -> Generator:
-        from harness.graph.sources.lattice import Lattice
+        from harness.graph.generators.lattice import Lattice
 
         return Lattice(self.height, self.width, seed, self.keep, self.diagonal)
 
     def read_graph(self, options: ReadOptions) -> RawGraph:
-        from harness.graph.sources.lattice import keep_largest_component, subdivide_edges
+        from harness.graph.generators.lattice import keep_largest_component, subdivide_edges
 
         lattice = self.make_generator(options.seed, options.classes)
         raw = generate_graph(lattice)
@@ -151,7 +151,7 @@ class CommunitiesSource(Source):
         return GraphSize(self.n, self.edges)
 
     def make_generator(self, seed: int, classes: int) -> Generator:
-        from harness.graph.sources.communities import Communities
+        from harness.graph.generators.communities import Communities
 
         return Communities(self.n, self.edges, seed, self.directed, law=self.law)
 
@@ -184,7 +184,7 @@ class TwinSource(Source):
         return GraphSize(self.n, self.edges)
 
     def make_generator(self, seed: int, classes: int) -> Generator:
-        from harness.graph.sources.twin import PowerLawTwin, RoadTwin
+        from harness.graph.generators.twin import PowerLawTwin, RoadTwin
 
         if self.nature == "lattice":
             return RoadTwin(self.n, self.edges, seed)

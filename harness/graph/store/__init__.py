@@ -1,1 +1,1 @@
-"""Datasets: the cards that describe graphs, and the stores that hold graphs in blocks."""
+"""Datasets by name: a store of blocks on disk, or a small graph in memory."""

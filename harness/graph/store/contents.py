@@ -11,14 +11,8 @@ from torch import Tensor
 from harness.base.errors import UserError
 from harness.base.host_memory import find_available_bytes
 from harness.base.validation import VERTICES
-from harness.graph.model import NO_LABEL, TRAIN, Graph, has_label
-from harness.graph.normalise import normalise_adjacency
-from harness.graph.sources import ReadOptions
-from harness.graph.sources.read_errors import CARD_HINTS
-from harness.graph.sources.source import Generator
-from harness.graph.sources.stream import EdgeStream, stream_graph
-from harness.graph.store.build_resources import SHARED_BYTES_PER_VERTEX
-from harness.graph.store.dataset_card import (
+from harness.graph.build.resources import SHARED_BYTES_PER_VERTEX
+from harness.graph.cards.dataset_card import (
     AllTrain,
     DatasetCard,
     DegreeLabels,
@@ -31,6 +25,12 @@ from harness.graph.store.dataset_card import (
     UniformFeatures,
     UniformLabels,
 )
+from harness.graph.model import NO_LABEL, TRAIN, Graph, has_label
+from harness.graph.normalise import normalise_adjacency
+from harness.graph.sources import ReadOptions
+from harness.graph.sources.read_errors import CARD_HINTS
+from harness.graph.sources.source import Generator
+from harness.graph.sources.stream import EdgeStream, stream_graph
 from harness.graph.vertex_data import (
     draw_gaussian_features,
     draw_label_sets,

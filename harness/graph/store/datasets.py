@@ -14,12 +14,23 @@ import torch
 
 from harness.base.errors import UserError
 from harness.graph.blocks import Blocks
-from harness.graph.store.build_job import BuildJob
-from harness.graph.store.build_resources import BuildResources
-from harness.graph.store.catalog import load_card
-from harness.graph.store.class_names import update_class_names
+from harness.graph.build.job import BuildJob
+from harness.graph.build.resources import BuildResources
+from harness.graph.build.staging import remove_store
+from harness.graph.build.store_build import MakePartition
+from harness.graph.build.writer import StorePlan, write_job_share, write_store
+from harness.graph.cards.catalog import load_card
+from harness.graph.cards.class_names import update_class_names
+from harness.graph.cards.dataset_card import DatasetCard
+from harness.graph.partitions.cache import CheckMemory
+from harness.graph.partitions.file import get_partition_files
+from harness.graph.partitions.of_dataset import (
+    check_part_count,
+    compute_missing_partitions,
+    make_partition,
+    make_partition_within_memory,
+)
 from harness.graph.store.contents import load_graph, open_contents
-from harness.graph.store.dataset_card import DatasetCard
 from harness.graph.store.location import (
     find_missing_file,
     find_sound_store,
@@ -32,18 +43,7 @@ from harness.graph.store.location import (
 )
 from harness.graph.store.manifest import hash_graph
 from harness.graph.store.memory_store import MemoryStore
-from harness.graph.store.partition_cache import CheckMemory
-from harness.graph.store.partition_file import get_partition_files
-from harness.graph.store.partitions import (
-    check_part_count,
-    compute_missing_partitions,
-    make_partition,
-    make_partition_within_memory,
-)
 from harness.graph.store.reader import Store
-from harness.graph.store.staging import remove_store
-from harness.graph.store.store_build import MakePartition
-from harness.graph.store.writer import StorePlan, write_job_share, write_store
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import find_data_folder
 

@@ -20,10 +20,10 @@ from harness.base.errors import UserError
 from harness.base.files import explain_os_errors, sync_file, sync_folder, temporary_path
 from harness.base.progress import OnStep, ignore_step
 from harness.graph.blocks import read_row_stripes
+from harness.graph.cards.catalog import load_card
+from harness.graph.cards.class_names import list_class_names
 from harness.graph.model import SPLITS
 from harness.graph.normalise import ADDED_LOOP_WEIGHT
-from harness.graph.store.catalog import load_card
-from harness.graph.store.class_names import list_class_names
 from harness.graph.store.datasets import open_dataset
 from harness.graph.store.memory_store import MemoryStore
 from harness.graph.store.reader import Store

@@ -13,6 +13,10 @@ from pydantic import Field, ValidationInfo, field_validator
 from harness.base.errors import UserError
 from harness.base.files import DATASETS, explain_os_errors, replace_files
 from harness.base.validation import CLASSES, VERTICES, Frozen, Name, unknown_name_error, validate
+from harness.graph.build.resources import BuildResources
+from harness.graph.cards.catalog import load_card
+from harness.graph.cards.class_names import find_class_names, format_class_names, get_class_names_file
+from harness.graph.cards.dataset_card import DatasetCard
 from harness.graph.model import LabelTask, RawGraph, Weighting
 from harness.graph.sources import ReadOptions, make_source
 from harness.graph.sources.label_files import infer_classes
@@ -20,11 +24,7 @@ from harness.graph.sources.ogb import Ogb, read_ogb_table
 from harness.graph.sources.read_errors import CARD_HINTS
 from harness.graph.sources.source import Source
 from harness.graph.sources.vertex_files import EXPECTED, format_vertex
-from harness.graph.store.build_resources import BuildResources
-from harness.graph.store.catalog import load_card
-from harness.graph.store.class_names import find_class_names, format_class_names, get_class_names_file
 from harness.graph.store.contents import open_contents
-from harness.graph.store.dataset_card import DatasetCard
 from harness.graph.store.datasets import build_store, remove_store_on_error
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import find_data_folder, find_imported_folder, list_dataset_cards

@@ -12,11 +12,11 @@ from harness.base.errors import UserError
 from harness.base.formatting import format_bytes, format_count
 from harness.base.ranges import ranges_between
 from harness.graph.blocks import Blocks, read_row_stripes
+from harness.graph.cards.catalog import load_card
+from harness.graph.cards.class_names import list_class_names
+from harness.graph.cards.dataset_card import DatasetCard
 from harness.graph.model import SPLITS, LabelTask, StageCounts, Weighting
-from harness.graph.store.catalog import load_card
-from harness.graph.store.class_names import list_class_names
 from harness.graph.store.contents import get_generator
-from harness.graph.store.dataset_card import DatasetCard
 from harness.graph.store.datasets import open_dataset
 from harness.graph.store.location import (
     describe_order,

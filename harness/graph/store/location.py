@@ -15,12 +15,12 @@ from harness.base.errors import UserError
 from harness.base.files import hash_file
 from harness.base.formatting import format_count
 from harness.base.progress import OnStep, ignore_step
-from harness.graph import partitioners
-from harness.graph.store.catalog import load_card
-from harness.graph.store.dataset_card import DatasetCard
+from harness.graph.build.staging import discard_idle_staging
+from harness.graph.cards.catalog import load_card
+from harness.graph.cards.dataset_card import DatasetCard
+from harness.graph.partitions import partitioners
+from harness.graph.partitions.file import get_partition_files
 from harness.graph.store.manifest import SCHEMA, FileRecord, StoreFiles, hash_graph, read_manifest
-from harness.graph.store.partition_file import get_partition_files
-from harness.graph.store.staging import discard_idle_staging
 from harness.spec.dataset import COMPUTED, DatasetChoice
 from harness.spec.root import find_data_folder
 

@@ -17,7 +17,7 @@ from harness.base.files import hash_file
 from harness.base.progress import OnStep, ignore_step, report_steps
 from harness.base.validation import Frozen, validate
 from harness.graph.model import LabelTask, Permutation, StageCounts, Weighting
-from harness.graph.store.partition_file import list_partition_files
+from harness.graph.partitions.file import list_partition_files
 from harness.spec.dataset import DatasetChoice
 from harness.spec.spec import hash_data
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from harness.graph.blocks import assert_within
 from harness.graph.model import Graph, Permutation
 from harness.graph.order import Orders, make_orders, permute_matrix
-from harness.graph.partition import Partition
+from harness.graph.partitions.partition import Partition
 from harness.kernels.csr import Csr
 from harness.kernels.parts import extract_block
 

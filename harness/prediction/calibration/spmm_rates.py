@@ -21,7 +21,7 @@ from torch import Tensor
 from harness.base.device import free_memory, gpu_properties, is_gpu
 from harness.base.errors import RunError
 from harness.base.formatting import MB
-from harness.graph.sources.rmat import Rmat
+from harness.graph.generators.rmat import Rmat
 from harness.kernels import Csr, cast, from_coo
 from harness.kernels.spmm import cache_for_products, spmm
 from harness.ledger.tape import ProductShape

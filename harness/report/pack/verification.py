@@ -27,8 +27,8 @@ from harness.base.untrusted import HOME_FOLDER, find_confusable, redact_all
 from harness.base.validation import clip_line, validate
 from harness.conformance.account import Sent, count_recorded_words
 from harness.experiment.known_graph import KnownGraph, look_up_graph
+from harness.graph.cards.catalog import is_in_catalog, load_card
 from harness.graph.model import SPLITS, has_label
-from harness.graph.store.catalog import is_in_catalog, load_card
 from harness.graph.store.location import find_graph_hashes
 from harness.ledger import MOVING, TensorName
 from harness.registry import DISTRIBUTION, PYPROJECT, hash_strategy_code, is_built_in, load_installed_strategy

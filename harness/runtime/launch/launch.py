@@ -178,7 +178,7 @@ def _run_and_record(
 
 def build_small_store(spec: Spec, root: Path, fork_server: ForkServer) -> None:
     """Build the store of a graph that ranks would make in memory, unless it is built."""
-    from harness.graph.store.catalog import load_card
+    from harness.graph.cards.catalog import load_card
     from harness.graph.store.location import find_sound_store, fits_in_memory
 
     is_small = fits_in_memory(load_card(root, spec.dataset.name))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harness.base.errors import UserError
 from harness.graph.model import Ints
-from harness.graph.partitioners import import_library
+from harness.graph.partitions.partitioners import import_library
 from harness.kernels.csr import Csr
 
 SEED_COUNT = 1 << 31

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 from harness.base.ranges import ranges_between
-from harness.graph import partition_swap
-from harness.graph.hypergraph import HYPERGRAPH_BYTES_PER_ENTRY, partition_with_hypergraph
-from harness.graph.libra import LIBRA_BYTES_PER_ENTRY, VertexCut, partition_with_libra
-from harness.graph.metis_partition import (
+from harness.graph.order import Orders
+from harness.graph.partitions import swap as partition_swap
+from harness.graph.partitions.hypergraph import HYPERGRAPH_BYTES_PER_ENTRY, partition_with_hypergraph
+from harness.graph.partitions.libra import LIBRA_BYTES_PER_ENTRY, VertexCut, partition_with_libra
+from harness.graph.partitions.metis import (
     METIS_BYTES_PER_ENTRY,
     partition_with_balanced_metis,
     partition_with_metis,
 )
-from harness.graph.order import Orders
-from harness.graph.partition_swap import SwapResult, partition_with_g3
+from harness.graph.partitions.swap import SwapResult, partition_with_g3
 from harness.kernels.csr import Csr, index_dtype
 from harness.kernels.parts import extract_block, nonempty_columns
 from harness.kernels.random import Purpose

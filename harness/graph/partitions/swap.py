@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.graph.metis_partition import find_neighbours, partition_with_balanced_metis
 from harness.graph.model import Ints
+from harness.graph.partitions.metis import find_neighbours, partition_with_balanced_metis
 from harness.kernels.csr import Csr
 from harness.kernels.jit import compiled
 

@@ -13,9 +13,9 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from harness.base.errors import UserError
 from harness.base.validation import CLASSES, VERTICES, WIDTH, Frozen, Seed
+from harness.graph.generators.shapes import CommunityLaw
 from harness.graph.model import LabelTask, StageCounts, Weighting
 from harness.graph.sources import AnySource
-from harness.graph.sources.shapes import CommunityLaw
 
 # Recipes for the data of the vertices: features, labels, and the split. `harness.graph.store.contents` applies them.
 
@@ -133,7 +133,7 @@ class PublishedRows(Frozen):
 
 
 class PublishedCommunities(Frozen):
-    """The communities of twins, fitted to published cuts of the graph (`harness.graph.sources.community_counts`)."""
+    """The communities of twins, fitted to published cuts of the graph (`harness.graph.generators.community_counts`)."""
 
     law: CommunityLaw
     published: tuple[PublishedRows, ...] = Field(min_length=1, max_length=2)
@@ -163,7 +163,7 @@ class DatasetCard(Frozen):
     """The seed of all generated data: edges, features, labels, split."""
     expected: Expected = Expected()
     nature: Literal["power", "clusters", "lattice"] | None = None
-    """The kind of its twins (`graph.store.twin_card`): power-law degrees, these with clusters, or a road map."""
+    """The kind of its twins (`graph.cards.twin_card`): power-law degrees, these with clusters, or a road map."""
     communities: PublishedCommunities | None = None
     """If a cut of the graph is published, its twins have communities by these numbers instead of clusters."""
 

@@ -38,18 +38,18 @@ from harness.base.files import (
 )
 from harness.base.locks import acquire_lock
 from harness.base.validation import Frozen, validate
-from harness.graph.libra import VertexCut
-from harness.graph.partition import (
+from harness.graph.build.resources import BuildResources
+from harness.graph.build.store_build import MakePartition
+from harness.graph.partitions.file import FOLDER
+from harness.graph.partitions.libra import VertexCut
+from harness.graph.partitions.partition import (
     Method,
     Partition,
     compute_parts_with_report,
     order_by_part,
 )
-from harness.graph.partitioners import USE_ALL_THREADS, VERSION, get_library_version
-from harness.graph.store.build_resources import BuildResources
+from harness.graph.partitions.partitioners import USE_ALL_THREADS, VERSION, get_library_version
 from harness.graph.store.manifest import FileRecord
-from harness.graph.store.partition_file import FOLDER
-from harness.graph.store.store_build import MakePartition
 from harness.kernels.csr import Csr
 from harness.spec.dataset import DatasetChoice
 

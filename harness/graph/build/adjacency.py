@@ -1,4 +1,4 @@
-"""Writes the adjacency of a store: scatters edges to segments, then sorts the blocks (`harness.graph.store.entries`).
+"""Writes the adjacency of a store: scatters edges to segments, then sorts the blocks (`harness.graph.build.entries`).
 
 A segment holds the entries of a chunk of edges, block by block. Segments are kept until all blocks are complete; no
 array ever holds the whole graph. If rows and columns have the same order, mirror images are not written: they are made
@@ -20,8 +20,8 @@ from harness.base.errors import UserError
 from harness.graph.model import EdgeWeights, Ints, StageCounts
 from harness.graph.normalise import ADDED_LOOP_WEIGHT, make_asymmetric_weight_error
 from harness.graph.sources.stream import MAX_WEIGHT, Edges, Piece
-from harness.graph.store.build_job import Step
-from harness.graph.store.entries import (
+from harness.graph.build.job import Step
+from harness.graph.build.entries import (
     KEY_BYTES,
     AsymmetricWeightError,
     Blocking,
@@ -35,7 +35,7 @@ from harness.graph.store.entries import (
     sort_block,
     sort_block_in_stripes,
 )
-from harness.graph.store.store_build import ALL, StoreBuild
+from harness.graph.build.store_build import ALL, StoreBuild
 
 MIN_CHUNK, MAX_CHUNK = 1 << 12, 1 << 20
 """Limits of the edges in a chunk. Larger chunks get fresh pages from the system each time, which costs more."""

@@ -1,6 +1,6 @@
 """The work and the communication of each part of a store, counted block by block: no array holds the whole graph.
 
-Verifier (tests/store/test_cut.py): `harness.graph.partition` on the whole matrix.
+Verifier (tests/store/test_cut.py): `harness.graph.partitions.partition` on the whole matrix.
 """
 
 from functools import partial
@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.base.ranges import intersect_ranges, ranges_between
 from harness.graph.store.manifest import Cut
-from harness.graph.store.store_build import EDGES, StoreBuild
+from harness.graph.build.store_build import EDGES, StoreBuild
 
 
 def compute_cut(build: StoreBuild) -> Cut | None:

@@ -10,23 +10,23 @@ import torch
 
 from harness.base.errors import UserError
 from harness.base.formatting import GIB
-from harness.graph.partition import (
+from harness.graph.build.resources import BuildResources
+from harness.graph.build.store_build import MakePartition
+from harness.graph.partitions.cache import (
+    CheckMemory,
+    compute_partitions_in_parallel,
+    load_or_compute_partition,
+)
+from harness.graph.partitions.file import get_partition_files, read_partition_file
+from harness.graph.partitions.partition import (
     Method,
     Partition,
     assign_random_parts,
     estimate_partition_memory,
     order_by_part,
 )
-from harness.graph.store.build_resources import BuildResources
+from harness.graph.partitions.pattern import estimate_pattern_memory, load_pattern
 from harness.graph.store.contents import DatasetContents
-from harness.graph.store.partition_cache import (
-    CheckMemory,
-    compute_partitions_in_parallel,
-    load_or_compute_partition,
-)
-from harness.graph.store.partition_file import get_partition_files, read_partition_file
-from harness.graph.store.pattern import estimate_pattern_memory, load_pattern
-from harness.graph.store.store_build import MakePartition
 from harness.kernels.csr import Csr
 from harness.spec.dataset import DatasetChoice
 

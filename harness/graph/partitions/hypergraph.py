@@ -3,7 +3,7 @@
 The column-net model (Çatalyürek and Aykanat, 1999): vertex i is row i of A, weighted by its nonzeros; net j contains
 the rows with a nonzero in column j, and row j itself. A net that touches k parts is a row of H that k - 1 other parts
 need. So the metric km1, which is minimised, is exactly the number of rows sent in an aggregation. Graph-VB also bounds
-the largest communication of a part; this model does not (`harness.graph.partition` counts it).
+the largest communication of a part; this model does not (`harness.graph.partitions.partition` counts it).
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.graph.partitioners import import_library
+from harness.graph.partitions.partitioners import import_library
 from harness.kernels.csr import Csr
 from harness.kernels.random import Purpose, random_order
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from harness.base.errors import UserError
 from harness.base.files import DATASETS, write_text
-from harness.graph.store.dataset_card import DatasetCard, FileLabels
+from harness.graph.cards.dataset_card import DatasetCard, FileLabels
 from harness.spec.root import find_data_folder, find_imported_folder
 
 

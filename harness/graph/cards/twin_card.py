@@ -12,8 +12,8 @@ from fractions import Fraction
 
 from harness.base.errors import UserError
 from harness.base.validation import clip_line, validate
-from harness.graph.sources.shapes import count_max_edges
-from harness.graph.store.dataset_card import DatasetCard
+from harness.graph.cards.dataset_card import DatasetCard
+from harness.graph.generators.shapes import count_max_edges
 
 TOLERANCE = 0.01
 """The accepted relative error of the nonzeros of a twin."""

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.base.errors import UserError
+from harness.graph.generators.communities import Communities
+from harness.graph.generators.shapes import CommunityLaw
 from harness.graph.model import Ints
-from harness.graph.sources.communities import Communities
-from harness.graph.sources.shapes import CommunityLaw
 
 Floats = NDArray[np.float64]
 

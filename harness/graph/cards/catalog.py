@@ -5,8 +5,8 @@ from pathlib import Path
 from harness.base.documents import read_yaml
 from harness.base.errors import UserError
 from harness.base.validation import unknown_name_error, validate
-from harness.graph.store.dataset_card import DatasetCard
-from harness.graph.store.twin_card import make_twin_card
+from harness.graph.cards.dataset_card import DatasetCard
+from harness.graph.cards.twin_card import make_twin_card
 from harness.spec.root import MARKER, find_imported_folder, list_dataset_cards
 
 

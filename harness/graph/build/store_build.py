@@ -10,12 +10,12 @@ import torch
 from harness.base.ranges import split_range
 from harness.graph.model import Weighting
 from harness.graph.order import Map, Orders, TableMap, make_maps
-from harness.graph.partition import Partition
+from harness.graph.partitions.partition import Partition
 from harness.graph.sources.stream import Piece
-from harness.graph.store.build_resources import BuildResources
+from harness.graph.build.resources import BuildResources
 from harness.graph.store.contents import DatasetContents
 from harness.graph.store.manifest import BlockGrid
-from harness.graph.store.staging import StagingFolder
+from harness.graph.build.staging import StagingFolder
 from harness.spec.dataset import DatasetChoice
 
 ORDER = "orders/p"

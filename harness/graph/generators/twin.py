@@ -4,7 +4,7 @@ Power law: vertices are drawn by rank, and a random permutation hides the ranks.
 number, so degrees fall with the root of the rank, as degrees of citations and purchases roughly do; the largest degree
 of n vertices with m edges is near m / sqrt(n). With clusters, a fraction of the draws stays among vertices of similar
 rank. Loops and duplicates are lost, so drawing continues until the requested number of distinct edges is reached
-(`harness.graph.sources.distinct_draws`). Roads are a lattice with exactly the requested number of edges.
+(`harness.graph.generators.distinct_draws`). Roads are a lattice with exactly the requested number of edges.
 
 Nothing needs a table: an edge is a function of (seed, number), and the permuted rank a function of (seed, rank).
 
@@ -20,10 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from harness.graph.generators.distinct_draws import DistinctDraws
+from harness.graph.generators.rank_permutation import count_bits, derive_edge_keys, permute_rank, to_unit
+from harness.graph.generators.shapes import count_lattice_edges
 from harness.graph.model import Ints
-from harness.graph.sources.distinct_draws import DistinctDraws
-from harness.graph.sources.rank_permutation import count_bits, derive_edge_keys, permute_rank, to_unit
-from harness.graph.sources.shapes import count_lattice_edges
 from harness.kernels.jit import compiled
 from harness.kernels.random import hash_index
 

@@ -5,10 +5,10 @@ from functools import partial
 import numpy as np
 import torch
 
+from harness.graph.build.adjacency import MAX_CHUNK, generate_loops
+from harness.graph.build.entries import KEY_BYTES, Blocking, scatter_entries, sort_block
 from harness.graph.sources.stream import Piece
-from harness.graph.store.adjacency import MAX_CHUNK, generate_loops
 from harness.graph.store.contents import DatasetContents
-from harness.graph.store.entries import KEY_BYTES, Blocking, scatter_entries, sort_block
 from harness.kernels.csr import Csr
 
 ENTRY_BYTES, VERTEX_BYTES = KEY_BYTES + 8, 16

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.graph.generators.shapes import SLOTS
 from harness.graph.model import Ints, RawGraph
-from harness.graph.sources.shapes import SLOTS
 from harness.kernels.random import Purpose, uniform
 
 

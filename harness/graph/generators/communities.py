@@ -17,7 +17,7 @@ the ends of edges. A skew of 1 gives equal degrees, and of 2 degrees that fall w
 bits of a rank name its community among 2^k, so all communities have the same degrees. A random permutation hides the
 ranks.
 
-No draw needs a table: an edge is a function of (parameters, seed, number). `harness.graph.sources.community_counts`
+No draw needs a table: an edge is a function of (parameters, seed, number). `harness.graph.generators.community_counts`
 computes what to expect, and fits the parameters to a published cut.
 """
 
@@ -28,10 +28,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.graph.generators.distinct_draws import DRAWS_PER_EDGE, DistinctDraws
+from harness.graph.generators.rank_permutation import derive_edge_keys, to_unit
+from harness.graph.generators.shapes import CommunityLaw
 from harness.graph.model import Ints
-from harness.graph.sources.distinct_draws import DRAWS_PER_EDGE, DistinctDraws
-from harness.graph.sources.rank_permutation import derive_edge_keys, to_unit
-from harness.graph.sources.shapes import CommunityLaw
 from harness.kernels.jit import compiled
 from harness.kernels.random import hash_index
 

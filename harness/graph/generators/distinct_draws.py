@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.base.errors import UserError
+from harness.graph.generators.rank_permutation import count_bits, derive_edge_keys, permute_ranks
 from harness.graph.model import Ints
-from harness.graph.sources.rank_permutation import count_bits, derive_edge_keys, permute_ranks
 
 MAX_COUNTED_EDGES = 1 << 18
 """Up to this many edges, draws are counted exactly; beyond, they are estimated from as many probabilities."""
