@@ -167,7 +167,7 @@ def main() -> None:
         for option in ("plan", "runs", "tables", "figures", "records", "predictions"):
             words.add_argument(f"--{option}")
         words.add_argument("--out", nargs="+" if verb is plan else None)
-        for option in ("experiment", "figure", "beside"):
+        for option in ("experiment", "figure", "extra"):
             words.add_argument(f"--{option}", nargs="+")
         for option in ("verify", "quick", "build"):
             words.add_argument(f"--{option}", action="store_true")

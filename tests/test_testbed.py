@@ -81,7 +81,7 @@ def test_a_wrong_request_is_refused(words: list[str], said: str) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_who_is_not_root_is_told_so(tmp_path: Path) -> None:
+def test_non_root_is_rejected(tmp_path: Path) -> None:
     folder = shutil.copytree(ROOT / "benchmarks" / "testbed", "/tmp/testbed-for-nobody", dirs_exist_ok=True)
     try:
         command = ["/usr/bin/env", "python3", str(folder), "up"]

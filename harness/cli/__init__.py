@@ -18,7 +18,7 @@ from harness import __version__
 from harness.base.errors import RunError, UserError, environment_error, missing_package_error
 from harness.base.untrusted import redact_command, redact_secrets
 
-EXIT_UNFORESEEN, EXIT_INTERRUPTED = 70, 130
+EXIT_INTERNAL, EXIT_INTERRUPTED = 70, 130
 MAX_MESSAGE = 1400
 """The maximum number of characters in the message of a UserError."""
 DEBUG = "HARNESS_DEBUG"
@@ -83,16 +83,16 @@ def _describe_error(error: BaseException) -> tuple[int, str]:
     if os.environ.get(DEBUG):
         raise error
     assert isinstance(error, Exception)
-    return EXIT_UNFORESEEN, _describe_unforeseen_error(error)
+    return EXIT_INTERNAL, _describe_internal_error(error)
 
 
-def _describe_unforeseen_error(error: Exception) -> str:
+def _describe_internal_error(error: Exception) -> str:
     """Return the message for an unexpected error, and write its traceback to a file."""
     from harness.base.validation import clip_line
 
     summary = clip_line(f"{type(error).__name__}: {error}".rstrip(". "), 300)
     text = f"harness {__version__}: {redact_command(sys.argv)}\n{''.join(traceback.format_exception(error))}"
-    return f"An unforeseen error: {summary}. {_write_traceback(text)} {DEBUG}=1 prints it directly."
+    return f"Internal error: {summary}. {_write_traceback(text)} {DEBUG}=1 prints it directly."
 
 
 def _write_traceback(text: str) -> str:

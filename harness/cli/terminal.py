@@ -71,20 +71,20 @@ class TerminalReporter:
         self._clear()
         print_message(message)
 
-    def step(self, done: int, of: int, doing: str, seconds_left: float | None = None) -> None:
-        """Print that `done` of `of` steps are complete. `seconds_left` replaces the estimate of the remaining time."""
+    def step(self, completed: int, total: int, activity: str, eta: float | None = None) -> None:
+        """Print that `completed` of `total` steps are done. `eta` replaces the estimate of the remaining seconds."""
         now = time.monotonic()
-        if done == 0:
+        if completed == 0:
             self.started = now
         if not sys.stderr.isatty() and now - self.printed < self.INTERVAL:
             return
         self.printed, spent = now, now - self.started
-        if seconds_left is None and done and spent > 1:
-            seconds_left = spent / done * (of - done)
-        left = "" if seconds_left is None else f", about {_format_duration(seconds_left)} left"
+        if eta is None and completed and spent > 1:
+            eta = spent / completed * (total - completed)
+        left = "" if eta is None else f", about {_format_duration(eta)} left"
         from harness.base.validation import clip_line
 
-        self._print_line(clip_line(escape_control(f"{done + 1} of {of}{left}: {doing}"), 78))
+        self._print_line(clip_line(escape_control(f"{completed + 1} of {total}{left}: {activity}"), 78))
 
     def show(self, answer: Answer) -> None:
         if not self.as_json:

@@ -125,7 +125,7 @@ LOOK = {
     "parameters equal serial": "the class of `operators`: what differs between steps, in `for_step` or "
     "`reduce_gradients`, and sums of gradients",
     "outputs equal serial": "the class of `operators`: its operators for the whole graph, which evaluate",
-    "answers equal serial": "the class of `operators`: its `evaluate`, and the labels of every split",
+    "accuracies equal serial": "the class of `operators`: its `evaluate`, and the labels of every split",
     "elements equal the formula": "`words`, and the call that the ledger records under this key",
     "elements reach the bound": "`words_lower_bound`, which is too high, or `is_owner_computes`",
     "messages are rounded": "tensors in `harness.comm.axis.ROUNDED` that are sent packed, or in another dtype",
@@ -225,7 +225,7 @@ def check_serial(
             report_finding(check, case, mismatches.get(check, []), f"{error:.0e}", error, TOLERANCE)
             for check, error in errors.items()
         ),
-        report_finding("answers equal serial", case, _find_wrong_answers(ranks, serial), answers),
+        report_finding("accuracies equal serial", case, _find_wrong_answers(ranks, serial), answers),
     ]
 
 
@@ -262,13 +262,13 @@ def _find_wrong_answers(ranks: Sequence[RankResult], serial: Trained) -> list[Mi
             number,
             when,
             f"right answers of {name}",
-            f"{of.correct} of {of.total}",
+            f"{expected.correct} of {expected.total}",
             f"{got.correct} of {got.total}",
             (SERIAL, RUN),
         )
         for number, rank in enumerate(ranks)
-        for name, of in serial.hits.items()
-        if (got := rank.hits[name]) != of
+        for name, expected in serial.hits.items()
+        if (got := rank.hits[name]) != expected
     ]
 
 
@@ -300,7 +300,7 @@ def check_gradient_slopes(
         worst = max(worst, error)
         if not error <= DIFFERENCE:
             what = f"the slope of the loss along random signs of {weight}"
-            values = f"{slope:.6g}", f"{got:.6g} (allowed are {DIFFERENCE:.0e} of its norm)"
+            values = f"{slope:.6g}", f"{got:.6g} (tolerance {DIFFERENCE:.0e} of its norm)"
             wrong.append(Mismatch(None, "epoch 0", what, *values, ("by differences", "by the gradient")))
     return report_finding("gradients equal differences", case, wrong, f"{worst:.0e}", worst, DIFFERENCE)
 

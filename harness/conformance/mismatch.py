@@ -84,7 +84,7 @@ def compare_losses(rank: int, expected: Tensor, got: Tensor, tolerance: float) -
     off = (got - expected).abs().nan_to_num(nan=torch.inf)
     epoch = int((off > tolerance * expected.norm() / len(expected)).nonzero()[0])
     right, wrong = _format_difference(float(expected[epoch]), float(got[epoch]))
-    got_text = f"{wrong} (allowed are {tolerance:.0e} of it)"
+    got_text = f"{wrong} (relative tolerance {tolerance:.0e})"
     return Mismatch(rank, f"epoch {epoch}", "the loss", right, got_text, (SERIAL, RUN))
 
 

@@ -72,7 +72,7 @@ def attend_columns_backward(A_KN: Csr, a_QE: Tensor, dl_QE: Tensor, G_QNF: Tenso
 
 
 # The operators compute one group of heads after another. Several small heads are a group, which takes as many calls as
-# one head: it is one head of a larger matrix, which has A once for each of the heads, as the blocks of its diagonal.
+# one head: it is one head of a larger block-diagonal matrix, with one copy of A per head.
 
 GROUPED_ON_GPU, GROUPED_ON_CPU = 1 << 22, 1 << 18
 """The maximum number of entries, of rows and of columns of a group of several heads, which take memory. On a CPU, the

@@ -55,7 +55,7 @@ def describe_card(card: MachineCard, here: CalibratedMachine | None = None) -> C
         kind, origin = "fitted", f"its sparse products come from a fit ({fitted.rstrip('.')})"
     intended = f"An interval is meant to contain {_percent(INTENDED_COVERAGE)} of runs"
     if card.checked is None:
-        description = f"this card was never held against a run; {origin}"
+        description = f"this card has not been validated against a run; {origin}"
         coverage = f"{intended}; how many it contains on this machine is unknown."
     else:
         runs, inside = card.checked.runs, card.checked.inside

@@ -264,7 +264,7 @@ class Slowdown(NamedTuple):
 
 
 class PanelSummary(NamedTuple):
-    """What a panel says: an answer of its own, and remarks that other panels may share."""
+    """The summary of a panel: its own answer, and remarks that other panels may share."""
 
     answer: str
     certainty: str

@@ -60,7 +60,7 @@ class Record:
     table_rows: RunRows = field(repr=False, compare=False)
     """The rows of the run in the tables `runs` and `failures`."""
     contents: Mapping[str, bytes] | None = field(default=None, repr=False, compare=False)
-    """What the files of the folder have, by name, if they are in memory and not on disk."""
+    """The content of the files of the folder, by name, if they are in memory and not on disk."""
 
     @property
     def ended(self) -> float:

@@ -85,7 +85,7 @@ def _evaluation_seconds(accuracy: Columns) -> float | None:
 
 
 def _device_percent(utilisation: Columns) -> float | None:
-    """Return the mean utilization of the device, over the windows of timed epochs in which its driver reported one."""
+    """Return the mean utilisation of the device, over the windows of timed epochs in which its driver reported one."""
     percent = _read_numbers(utilisation, "device_percent")
     known = percent[(_read_numbers(utilisation, "epoch") >= 0) & ~np.isnan(percent)]
     return float(known.mean()) if len(known) else None

@@ -96,7 +96,7 @@ def _refuse_training(strategy: Strategy) -> str | None:
         return f"it trains on the full graph: leave training.batch = {batch} at 0" if batch else None
     if not 0 < batch <= vertices:
         return (
-            f"training.batch = {batch}: it trains on mini-batches, and needs to know of how many vertices, "
+            f"training.batch = {batch}: it trains on mini-batches; set training.batch to their vertices, "
             f"from 1 to the {vertices} of the graph"
         )
     return None
@@ -135,7 +135,7 @@ def _refuse_partition(strategy: Strategy) -> str | None:
     if not bounds:
         return None
     if axis is None:
-        return "its rows and its columns are cut alike, so it has no use for a partition: use block"
+        return "its rows and columns share their bounds: set dataset.partition=block"
     parts, blocks = len(bounds) - 1, strategy.grid[axis] * strategy.parts_per_block(strategy.params)
     if parts != blocks:
         return f"the partition has {parts} parts, and the rows are split into {blocks}: ask for {blocks}"

@@ -67,7 +67,7 @@ def test_printed_values_stand_in_tables_and_figures(
     assert len(list(records.iterdir())) == 8
     nothing = tmp_path / "runs"
     nothing.mkdir()
-    assert main(["collect", "--runs", str(nothing), "--beside", str(records), "--out", str(tmp_path)]) == 0
+    assert main(["collect", "--runs", str(nothing), "--extra", str(records), "--out", str(tmp_path)]) == 0
     assert "8 runs collected: 8 ok; " in capsys.readouterr().out
     runs, tables = read_collected(tmp_path, "runs"), read_tables(tmp_path)
     assert set(runs.source) == {"published"}

@@ -76,7 +76,7 @@ def test_a_wrong_formula_does_not_balance() -> None:
     assert not account(it.strategy(), 0, ScipyCounts(it.store()), count_replayed(it, 0)).balances
 
 
-def test_what_nobody_sent_does_not_balance() -> None:
+def test_unsent_elements_fail_the_account() -> None:
     it = case("cagnet-1d", {"p": 2}, 2)
     found = account(it.strategy(), 0, ScipyCounts(it.store()), {})
     assert not found.balances

@@ -102,7 +102,7 @@ ELEMENT = r"element \[\d+, \d+\]: serial \S+, run \S+ \(.* 1e-12\)"
         ("FirstStepOnly", "parameters equal serial", "rank 0, after epoch 2, .*" + ELEMENT),
         ("LocalMean", "losses equal serial", r"rank 0, epoch 0, the loss: serial \S+, run \S+"),
         ("EveryLabel", "losses equal serial", r"rank 0, epoch 0, the loss: serial \S+, run \S+"),
-        ("Miscounting", "answers equal serial", r"rank 0, after epoch 2, .* train: serial \d+ of"),
+        ("Miscounting", "accuracies equal serial", r"rank 0, after epoch 2, .* train: serial \d+ of"),
         ("Unseeded", "same seed, same bits", "rank 0, epoch 0, the loss: "),
         ("Peeking", "equal to its replay", r"rank 0, .* \w+Error"),
         ("EngineAsked", "equal to its replay", r"rank 0, epoch 0, event \d+: replay \[.*\], run \[.*\]"),

@@ -422,7 +422,7 @@ def test_a_proxy_that_is_gone_is_named_without_its_password(tmp_path, monkeypatc
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rounds", [2, 50])
-def test_whoever_waits_goes_on_where_one_that_is_killed_was(site, tmp_path, rounds):
+def test_waiter_resumes_after_killed_downloader(site, tmp_path, rounds):
     rng, killed = random.Random(rounds), 0
     for _ in range(rounds):
         site.slow = 1.0

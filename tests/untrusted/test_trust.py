@@ -187,7 +187,7 @@ def test_a_name_of_a_dataset_is_safe_in_a_shell_and_as_a_file(project: Path, nam
 
 def test_every_value_of_a_rule_is_quoted_for_its_shell() -> None:
     """Or it is a parameter that is several words, which Python quotes one by one."""
-    composed = {"params.order", "params.beside", "params.predictions", "params.quick"}
+    composed = {"params.order", "params.extra", "params.predictions", "params.quick"}
     found = 0
     for path in (ROOT / "workflows").rglob("*.smk"):
         text = path.read_text()

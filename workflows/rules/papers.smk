@@ -91,15 +91,15 @@ rule paper_report:
     params:
         folder=subpath(output.report, parent=True),
         shown=lambda wildcards: TARGETS.reproduced[wildcards.experiment],
-        beside=lambda wildcards, input: quote_option(
-            "--beside", [*input.printed, *input.predicted, *input.emulated]
+        extra=lambda wildcards, input: quote_option(
+            "--extra", [*input.printed, *input.predicted, *input.emulated]
         ),
         predictions=lambda wildcards, input: quote_option("--predictions", input.predicted),
         quick="--quick" if CONFIG.scale == "tiny" else "",
     message:
         "Collecting, judging and drawing {wildcards.experiment}"
     shell:
-        "(harness collect --runs results/runs --out {params.folder:q} --plan {input.plan:q} {params.beside}"
+        "(harness collect --runs results/runs --out {params.folder:q} --plan {input.plan:q} {params.extra}"
         " && harness claims --figure {params.shown:q} {params.quick} {params.predictions} --tables {params.folder:q} --out {params.folder:q}/claims.parquet"
         " && harness report --tables {params.folder:q} --out {output.report:q} --figures {output.figures:q}) > {log:q} 2>&1"
 

@@ -34,7 +34,7 @@ class CollectRequest(Request):
     """Folders of run folders, if runs were made in several places (default: results/runs)."""
     plan: File = None
     """Collect only the runs of this plan."""
-    beside: Folders = ()
+    extra: Folders = ()
     """Folders of records that are not in the plan, as `harness claims --records`, `harness predict --out` and
     `harness runs emulate --out` write them."""
     out: Folder = None
@@ -138,7 +138,7 @@ def collect(request: CollectRequest, reporter: Reporter) -> CollectAnswer:
 
     results = request.results
     out = request.out or results
-    collection = collect_records(request.places, out, request.plan, request.beside, reporter.step)
+    collection = collect_records(request.places, out, request.plan, request.extra, reporter.step)
     return CollectAnswer(collection, request)
 
 

@@ -40,7 +40,7 @@ class ClaimsRequest(TablesRequest):
     predictions: Folder = None
     """Use the predictions that are recorded in this folder, as by `harness predict --out DIR`, and record new ones."""
     records: Folder = None
-    """Instead of judging, record each run for which a claim has a value, for `harness collect --beside DIR`."""
+    """Instead of judging, record each run for which a claim has a value, for `harness collect --extra DIR`."""
     out: File = None
     """Also write the table of claims, for figures and the report."""
 

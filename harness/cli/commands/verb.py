@@ -20,8 +20,8 @@ class Reporter(Protocol):
     def warn(self, message: str) -> None:
         """Report what the user should know, although the verb goes on."""
 
-    def step(self, done: int, of: int, doing: str, seconds_left: float | None = None) -> None:
-        """Report that `done` of `of` steps are complete, and what runs now."""
+    def step(self, completed: int, total: int, activity: str, eta: float | None = None) -> None:
+        """Report that `completed` of `total` steps are done, and what runs now."""
 
     def show(self, answer: Answer) -> None:
         """Show an answer that is complete before the verb is: one of several runs."""
@@ -34,7 +34,7 @@ class Silent:
 
     def warn(self, message: str) -> None: ...
 
-    def step(self, done: int, of: int, doing: str, seconds_left: float | None = None) -> None: ...
+    def step(self, completed: int, total: int, activity: str, eta: float | None = None) -> None: ...
 
     def show(self, answer: Answer) -> None: ...
 
