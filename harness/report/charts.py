@@ -101,7 +101,7 @@ def make_charts(framed: FramedTables, texts: TextTable) -> tuple[list[ChartSecti
                     "spec": make_spec(kind.mark, facet),
                     "columns": encode_frame(facet.frame, texts),
                     "rows": len(facet.frame),
-                    "scales": {scale.column: [scale.label, scale.unit] for scale in _list_scales(kind.mark)},
+                    "scales": label_columns(kind.mark),
                 }
             )
         caption = select_sentences(kind.caption, [facet.frame for facet in facets])
@@ -124,8 +124,25 @@ def name_colour(colour: str) -> str:
     return VARIABLES.get(colour, colour)
 
 
-def _list_scales(mark: Mark) -> list[Scale]:
-    return [value for value in vars(mark).values() if isinstance(value, Scale)]
+AGGREGATES = {
+    "middle": "median",
+    "median": "median",
+    "from": "lowest",
+    "to": "highest",
+    "low": "from",
+    "high": "to",
+}
+"""The columns that charts compute of the values of a row or a line, and what a tooltip calls them."""
+
+
+def label_columns(mark: Mark) -> Mapping[str, tuple[str, str]]:
+    """Return the label and the unit of each column with a scale, and of what charts compute of the measured one."""
+    scales = [value for value in vars(mark).values() if isinstance(value, Scale)]
+    measured = vars(mark).get("y") or vars(mark).get("x")
+    unit = measured.unit if isinstance(measured, Scale) else ""
+    return {name: (label, unit) for name, label in AGGREGATES.items()} | {
+        scale.column: (scale.label, scale.unit) for scale in scales
+    }
 
 
 def _has_any(column: str, values: Sequence[Any] = (True,)) -> Callable[[pd.DataFrame], bool]:

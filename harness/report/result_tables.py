@@ -296,11 +296,13 @@ def summarize_panel(panel: Panel, tables: Tables) -> PanelSummary | None:
     times_as_long = (
         f"{format_three_digits(difference.ratio)} times as long{_format_ratio_interval(difference)}"
     )
-    sentences = [
-        f"Fastest: {_name_configuration(first)}, {epoch} per epoch.",
-        f"{which}: {_name_configuration(second)}, {times_as_long}.",
-        *_describe_largest_difference(difference),
-    ]
+    best, next_best = _name_configuration(first), _name_configuration(second)
+    order = (
+        [f"Fastest: {best}, {epoch} per epoch.", f"{which}: {next_best}, {times_as_long}."]
+        if first.source != "measured" or difference.verdict == "slower"
+        else [f"Undecided between {best}, {epoch} per epoch, and {next_best}, {times_as_long}."]
+    )
+    sentences = [*order, *_describe_largest_difference(difference)]
     return PanelSummary(" ".join(sentences), certainty, find_slowdown(panel, compared))
 
 

@@ -208,6 +208,23 @@ def test_a_mark_has_a_tooltip_with_its_numbers_and_units(probe: Callable[..., Se
     assert re.search(r"epoch time\s+[\d.,]+ (s|ms|µs)", seen["text"]) and "ranks" in seen["text"]
 
 
+def test_median_of_launches_has_a_tooltip_in_the_unit_of_its_axis(probe: Callable[..., Seen]) -> None:
+    seen = probe(
+        """
+        const marks = [...document.querySelectorAll("#epoch-time .plot .mark-symbol path")];
+        const mark = marks.find((each) => each.__data__.datum.middle !== undefined);
+        const { left, top } = mark.getBoundingClientRect();
+        const at = { bubbles: true, clientX: left, clientY: top };
+        for (const name of ["pointerover", "pointermove", "mousemove"]) mark.dispatchEvent(new PointerEvent(name, at));
+        await rest();
+        return { text: tooltip.innerText, hidden: tooltip.hidden };
+        """
+    )
+    assert not seen["hidden"]
+    for label in ("median", "lowest", "highest"):
+        assert re.search(rf"{label}\s+[\d.,]+ (s|ms|µs)", seen["text"]), seen["text"]
+
+
 def test_charts_zoom_by_keys(probe: Callable[..., Seen]) -> None:
     seen = probe(
         """

@@ -34,7 +34,7 @@ PageOf = Callable[..., str]
 BEFORE_FIGURES = ["answer"]
 AFTER_FIGURES = ["results", "runs", "claims", "failures", "run", "machines", "provenance", "again"]
 VOID = {"meta", "br", "hr", "img", "link", "input"}
-FASTEST, WARNED = "Fastest:", "Before you compare"
+FASTEST, UNDECIDED, WARNED = "Fastest:", "Undecided between", "Before you compare"
 """What the answer begins with, and the heading of what spoils a comparison."""
 
 
@@ -227,7 +227,7 @@ def test_an_experiment_is_repeated_by_its_line(study: Path, tmp_path: Path) -> N
 
 
 def test_the_answer_comes_first(elements: Elements, study: Path) -> None:
-    """Who was the fastest, by how much, how sure; it is the first section."""
+    """Which two are the fastest, by how much, how sure; it is the first section."""
     runs = read_collected(study / "tables", "runs")
     done = runs[
         (runs["dataset.name"] == "products-14m") & (runs.source == "measured") & (runs.status == "ok")
@@ -236,8 +236,8 @@ def test_the_answer_comes_first(elements: Elements, study: Path) -> None:
     name, ranks, _ = medians.index[0]
     other = next(strategy for strategy, *_ in medians.index if strategy != name)
     text = " ".join(elements.text.split())
-    answer = text[text.index(FASTEST) :]
-    assert answer.startswith(f"{FASTEST} {name} on {ranks} ranks")
+    answer = text[text.index(UNDECIDED) :]
+    assert answer.startswith(f"{UNDECIDED} {name} on {ranks} ranks")
     assert re.search(rf"{other} on \d ranks?, [\d.]+ times as long", answer)
     assert "6 launches" in answer
 
@@ -245,9 +245,15 @@ def test_the_answer_comes_first(elements: Elements, study: Path) -> None:
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [
-        ([[1.0, 1.1, 1.2, 1.3], [2.0, 2.1, 2.2, 2.3]], ["1.54 to 2.30", "4 and 4 launches"]),
-        ([[1.0, 2.0, 1.0, 2.0], [1.9, 2.1, 1.9, 2.1]], ["too close to call", "4 and 4 launches"]),
-        ([[1.0], [2.0, 2.1]], ["needs 4 launches", "1 and 2"]),
+        (
+            [[1.0, 1.1, 1.2, 1.3], [2.0, 2.1, 2.2, 2.3]],
+            [f"{FASTEST} serial", "1.54 to 2.30", "4 and 4 launches"],
+        ),
+        (
+            [[1.0, 2.0, 1.0, 2.0], [1.9, 2.1, 1.9, 2.1]],
+            [f"{UNDECIDED} serial", "too close to call", "4 and 4 launches"],
+        ),
+        ([[1.0], [2.0, 2.1]], [f"{UNDECIDED} serial", "needs 4 launches", "1 and 2"]),
     ],
 )
 def test_how_sure_an_order_is(
@@ -494,7 +500,7 @@ def test_remarks_that_hold_for_several_graphs_are_said_once(
             synthetic.write_ok(folder, synthetic.make_spec("plexus", dataset, {"p": 4}), 0.001, seconds)
 
     text = " ".join(Elements(page_of(fill)).text.split())
-    assert text.count(FASTEST) == 2
+    assert text.count(UNDECIDED) == 2
     assert text.count("4 launches of each") == text.count("slower than serial on 1 rank") == 1
 
 
