@@ -14,15 +14,22 @@ ROOT = Path(__file__).parents[2]
 SMOKE = ROOT / "workflows/experiments/smoke.yaml"
 
 
-@pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project root of its own, with the cards of this one."""
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project root with the cards of this one. No test changes it."""
+    root = tmp_path_factory.mktemp("checkout")
     for folder in ("datasets/catalog", "config/machines", "workflows/experiments"):
-        shutil.copytree(ROOT / folder, tmp_path / folder)
-    monkeypatch.setenv("HARNESS_ROOT", str(tmp_path))
+        shutil.copytree(ROOT / folder, root / folder)
+    return root
+
+
+@pytest.fixture
+def checkout(copied: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project root of its own."""
+    monkeypatch.setenv("HARNESS_ROOT", str(copied))
     monkeypatch.delenv("HARNESS_DATASETS", raising=False)
     monkeypatch.delenv("HARNESS_RESULTS", raising=False)
-    return tmp_path
+    return copied
 
 
 RUN = "run --strategy cagnet-1d --dataset tiny-sbm"
@@ -153,8 +160,11 @@ def test_a_folder_that_is_no_checkout_is_refused(
     assert "not a project root" in capsys.readouterr().err
 
 
-def test_a_place_that_takes_no_results_is_refused(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_place_that_takes_no_results_is_refused(
+    checkout: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
     (checkout / "results").write_text("a file where a folder should be")
+    request.addfinalizer((checkout / "results").unlink)
     for typed in (f"{RUN} --ranks 1", f"plan --experiment {SMOKE} --out {checkout / 'results/x'}"):
         assert main(typed.split()) == 2
         message = capsys.readouterr().err

@@ -24,6 +24,14 @@ FIGURES = {"plexus": 15, "cagnet": 10, "scalegnn": 11, "g3": 18, "bulk-sampling"
 """The figures, the tables and the experiments in the text of each paper, counted in the papers."""
 
 
+SEARCHED = "all-strategies"
+"""The experiment whose grids are searched: half a minute each time."""
+HERE = [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem == SEARCHED else [])
+    for path in PATHS
+]
+
+
 def published() -> list[Any]:
     """The files with the runs of a paper; a search for the best of a thousand grids takes half a minute."""
     texts = {path: path.read_text() for path in PATHS}
@@ -34,7 +42,7 @@ def published() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", HERE)
 def test_every_experiment_expands_here(path: Path) -> None:
     told = yaml.safe_load(path.read_text())
     document = plan(ROOT, select_scale(ROOT, load_experiment(path), "laptop"))
@@ -54,7 +62,7 @@ def test_every_experiment_of_a_paper_expands(path: Path) -> None:
     assert all(scale == "" or scale.startswith("1w") for scale in scales)
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", HERE)
 def test_every_experiment_has_tiny_runs(path: Path) -> None:
     """With the strategies and the models of its other runs, on graphs made in a moment, without a download."""
     here = load_experiment(path)

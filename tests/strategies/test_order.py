@@ -113,7 +113,7 @@ def test_best_order_costs_no_more_than_either_order(name: str, kind: str) -> Non
     compare_orders(name, ranks, model={"kind": kind, **hidden})
 
 
-def list_long_cases() -> Iterator[Any]:
+def list_slow_cases() -> Iterator[Any]:
     models = [{"hidden": 16}, {"hidden": 4}, {"layers": 2, "hidden": 13}]
     for name in FULL_GRAPH:
         strategy = load_strategy(name)
@@ -132,8 +132,8 @@ def list_long_cases() -> Iterator[Any]:
         yield pytest.param(name, {"training": {"features": True}}, id=f"{name}-trained features")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("name", "settings"), [*list_long_cases()])
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "settings"), [*list_slow_cases()])
 def test_best_order_costs_no_more_with_any_setting_on_any_grid(name: str, settings: dict[str, Any]) -> None:
     ranks = 1 if name == "serial" else 4
     for grid in load_strategy(name).grids(ranks):
