@@ -23,8 +23,8 @@ from benchmarks.registry import Drawing, Results, Table, benchmark
 from harness.base.formatting import GIB, format_seconds
 from harness.comm.grid import Grid
 from harness.graph.blocks import Blocks
-from harness.graph.build.resources import BuildResources
-from harness.graph.build.writer import StorePlan, write_store
+from harness.graph.builders.resources import BuildResources
+from harness.graph.builders.writer import StorePlan, write_store
 from harness.graph.cards.catalog import load_card
 from harness.graph.cards.dataset_card import DatasetCard
 from harness.graph.model import Permutation

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import yaml
 
-from harness.graph.build.writer import StorePlan, write_store
+from harness.graph.builders.writer import StorePlan, write_store
 from harness.graph.cards.dataset_card import DatasetCard
 from harness.graph.model import RawGraph
 from harness.graph.sources.stream import stream_graph

@@ -13,9 +13,9 @@ import sys, threading
 from pathlib import Path
 from harness.graph.cards.dataset_card import DatasetCard
 from harness.spec.dataset import DatasetChoice
-from harness.graph.build.resources import BuildResources
+from harness.graph.builders.resources import BuildResources
 from harness.graph.store.contents import open_contents
-from harness.graph.build.writer import StorePlan, write_store
+from harness.graph.builders.writer import StorePlan, write_store
 
 def build(name, edges, memory):
     source = {"kind": "twin", "nature": "power", "n": 300_000, "edges": edges, "directed": True}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from harness.graph.build.entries import (
+from harness.graph.builders.entries import (
     Blocking,
     mirror_entries,
     narrow_rowptr,

@@ -9,7 +9,7 @@ import torch
 from torch_geometric.data import Data
 
 from harness.base.errors import UserError
-from harness.graph.build.resources import BuildResources
+from harness.graph.builders.resources import BuildResources
 from harness.graph.store import graph_export
 from harness.graph.store.datasets import build_store, open_dataset
 from harness.graph.store.graph_export import export_graph

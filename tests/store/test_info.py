@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from harness.graph.build.resources import BuildResources
+from harness.graph.builders.resources import BuildResources
 from harness.graph.model import SPLITS
 from harness.graph.partitions.partition import count_needed_rows
 from harness.graph.store.datasets import build_store, open_dataset

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from harness.base.errors import RunError, UserError
-from harness.graph.build.resources import BuildResources
+from harness.graph.builders.resources import BuildResources
 from harness.graph.cards.catalog import load_card
 from harness.graph.partitions import partition as engines
 from harness.graph.partitions import partitioners

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from harness.base.errors import RunError, UserError
-from harness.graph.build.job import STEPS, BuildJob, parse_build_job
-from harness.graph.build.resources import BuildResources
-from harness.graph.build.staging import StagingFolder
+from harness.graph.builders.job import STEPS, BuildJob, parse_build_job
+from harness.graph.builders.resources import BuildResources
+from harness.graph.builders.staging import StagingFolder
 from harness.graph.cards.catalog import load_card
 from harness.graph.store.datasets import build_store
 from harness.graph.store.location import locate_store
@@ -150,8 +150,8 @@ def start(root, choice, each=None):
 import sys
 from pathlib import Path
 from harness.spec.dataset import DatasetChoice
-from harness.graph.build.job import parse_build_job
-from harness.graph.build.resources import BuildResources
+from harness.graph.builders.job import parse_build_job
+from harness.graph.builders.resources import BuildResources
 from harness.graph.store.datasets import build_store
 job = parse_build_job(sys.argv[2]) if sys.argv[2] else None
 resources = BuildResources(memory=1 << 24, workers=2)
@@ -208,7 +208,7 @@ def test_killed_jobs_go_on_where_they_were(root, choice, undisturbed, rounds):
 
 @pytest.mark.parametrize("choice", ["as it stands"], indirect=True)
 def test_jobs_with_other_means_are_refused_while_others_are_at_it(root, choice, undisturbed, monkeypatch):
-    from harness.graph.build import writer
+    from harness.graph.builders import writer
 
     def meanwhile(*_):
         with pytest.raises(RunError, match="a different --memory"):
@@ -216,7 +216,7 @@ def test_jobs_with_other_means_are_refused_while_others_are_at_it(root, choice, 
                 root, choice, resources=BuildResources(memory=64 << 20), job=BuildJob("scatter", 1, 2)
             )
 
-    monkeypatch.setattr("harness.graph.build.staging.JOIN_ATTEMPTS", 2)
+    monkeypatch.setattr("harness.graph.builders.staging.JOIN_ATTEMPTS", 2)
     with monkeypatch.context() as once:
         once.setattr(writer, "_run_job", meanwhile)
         build_store(root, choice, resources=LITTLE, job=BuildJob("scatter", 0, 2))

@@ -14,8 +14,8 @@ from torch_geometric.nn import GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from harness.cli import main
-from harness.graph.build.resources import BuildResources
-from harness.graph.build.writer import StorePlan, write_store
+from harness.graph.builders.resources import BuildResources
+from harness.graph.builders.writer import StorePlan, write_store
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise_adjacency
 from harness.graph.order import make_orders

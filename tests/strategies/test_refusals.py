@@ -102,7 +102,7 @@ def test_run_that_is_impossible_is_refused(name: str, grid: str, settings: str, 
 
 
 def test_partition_is_refused_where_rows_and_columns_are_cut_alike() -> None:
-    with pytest.raises(UserError, match="use block"):
+    with pytest.raises(UserError, match=r"dataset\.partition=block"):
         ask("plexus", "1x2x1", "dataset.partition=metis dataset.parts=2", bounds=(0, 2048, 4096))
 
 

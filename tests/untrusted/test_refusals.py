@@ -22,7 +22,7 @@ from harness.base.errors import UserError
 from harness.cli import main
 from harness.experiment.known_graph import look_up_graph
 from harness.experiment.requests import admit_on_all_grids
-from harness.graph.build.staging import StagingFolder
+from harness.graph.builders.staging import StagingFolder
 from harness.graph.sources import ReadOptions, make_source
 from harness.graph.store.datasets import open_dataset
 from harness.graph.store.graph_import import ImportRequest, _make_source_fields

@@ -31,7 +31,7 @@ from harness.spec.dataset import DatasetChoice
 
 if TYPE_CHECKING:
     from harness.base.progress import Log
-    from harness.graph.build.resources import BuildResources
+    from harness.graph.builders.resources import BuildResources
     from harness.graph.store.manifest import Manifest
 
 LEAST_GIB, MOST_GIB = 1 / 64, 1 << 20
@@ -104,7 +104,7 @@ class BuiltOrderRequest(OrderRequest):
 
     def make_resources(self, log: "Log") -> "BuildResources":
         """Return the memory and the threads of the build."""
-        from harness.graph.build.resources import BuildResources
+        from harness.graph.builders.resources import BuildResources
 
         workers = self.workers or len(os.sched_getaffinity(0))
         return BuildResources(int(self.memory * GIB), workers, log)
@@ -424,7 +424,7 @@ def build(request: BuildRequest, reporter: Reporter) -> StoresAnswer:
         harness data build tiny-sbm --partition metis --parts 4,8 --seed 0,1
         harness data build ogbn-papers100m --share scatter:0/4
     """
-    from harness.graph.build.job import parse_build_job
+    from harness.graph.builders.job import parse_build_job
     from harness.graph.store.location import find_sound_store
 
     root, choices = request.home, request.list_orders("build")

@@ -38,8 +38,8 @@ from harness.base.files import (
 )
 from harness.base.locks import acquire_lock
 from harness.base.validation import Frozen, validate
-from harness.graph.build.resources import BuildResources
-from harness.graph.build.store_build import MakePartition
+from harness.graph.builders.resources import BuildResources
+from harness.graph.builders.store_build import MakePartition
 from harness.graph.partitions.file import FOLDER
 from harness.graph.partitions.libra import VertexCut
 from harness.graph.partitions.partition import (

@@ -10,8 +10,8 @@ import torch
 
 from harness.base.errors import UserError
 from harness.base.formatting import GIB
-from harness.graph.build.resources import BuildResources
-from harness.graph.build.store_build import MakePartition
+from harness.graph.builders.resources import BuildResources
+from harness.graph.builders.store_build import MakePartition
 from harness.graph.partitions.cache import (
     CheckMemory,
     compute_partitions_in_parallel,

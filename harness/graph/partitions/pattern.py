@@ -5,8 +5,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from harness.graph.build.adjacency import MAX_CHUNK, generate_loops
-from harness.graph.build.entries import KEY_BYTES, Blocking, scatter_entries, sort_block
+from harness.graph.builders.adjacency import MAX_CHUNK, generate_loops
+from harness.graph.builders.entries import KEY_BYTES, Blocking, scatter_entries, sort_block
 from harness.graph.sources.stream import Piece
 from harness.graph.store.contents import DatasetContents
 from harness.kernels.csr import Csr

@@ -11,7 +11,7 @@ from torch import Tensor
 from harness.base.errors import UserError
 from harness.base.host_memory import find_available_bytes
 from harness.base.validation import VERTICES
-from harness.graph.build.resources import SHARED_BYTES_PER_VERTEX
+from harness.graph.builders.resources import SHARED_BYTES_PER_VERTEX
 from harness.graph.cards.dataset_card import (
     AllTrain,
     DatasetCard,

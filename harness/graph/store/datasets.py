@@ -14,11 +14,11 @@ import torch
 
 from harness.base.errors import UserError
 from harness.graph.blocks import Blocks
-from harness.graph.build.job import BuildJob
-from harness.graph.build.resources import BuildResources
-from harness.graph.build.staging import remove_store
-from harness.graph.build.store_build import MakePartition
-from harness.graph.build.writer import StorePlan, write_job_share, write_store
+from harness.graph.builders.job import BuildJob
+from harness.graph.builders.resources import BuildResources
+from harness.graph.builders.staging import remove_store
+from harness.graph.builders.store_build import MakePartition
+from harness.graph.builders.writer import StorePlan, write_job_share, write_store
 from harness.graph.cards.catalog import load_card
 from harness.graph.cards.class_names import update_class_names
 from harness.graph.cards.dataset_card import DatasetCard

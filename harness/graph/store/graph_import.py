@@ -13,7 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from harness.base.errors import UserError
 from harness.base.files import DATASETS, explain_os_errors, replace_files
 from harness.base.validation import CLASSES, VERTICES, Frozen, Name, unknown_name_error, validate
-from harness.graph.build.resources import BuildResources
+from harness.graph.builders.resources import BuildResources
 from harness.graph.cards.catalog import load_card
 from harness.graph.cards.class_names import find_class_names, format_class_names, get_class_names_file
 from harness.graph.cards.dataset_card import DatasetCard

@@ -15,7 +15,7 @@ from harness.base.errors import UserError
 from harness.base.files import hash_file
 from harness.base.formatting import format_count
 from harness.base.progress import OnStep, ignore_step
-from harness.graph.build.staging import discard_idle_staging
+from harness.graph.builders.staging import discard_idle_staging
 from harness.graph.cards.catalog import load_card
 from harness.graph.cards.dataset_card import DatasetCard
 from harness.graph.partitions import partitioners

@@ -1,4 +1,4 @@
-"""Writes the adjacency of a store: scatters edges to segments, then sorts the blocks (`harness.graph.build.entries`).
+"""Writes the adjacency of a store: scatters edges to segments, then sorts the blocks (`graph.builders.entries`).
 
 A segment holds the entries of a chunk of edges, block by block. Segments are kept until all blocks are complete; no
 array ever holds the whole graph. If rows and columns have the same order, mirror images are not written: they are made
@@ -17,11 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from harness.base.errors import UserError
-from harness.graph.model import EdgeWeights, Ints, StageCounts
-from harness.graph.normalise import ADDED_LOOP_WEIGHT, make_asymmetric_weight_error
-from harness.graph.sources.stream import MAX_WEIGHT, Edges, Piece
-from harness.graph.build.job import Step
-from harness.graph.build.entries import (
+from harness.graph.builders.entries import (
     KEY_BYTES,
     AsymmetricWeightError,
     Blocking,
@@ -35,7 +31,11 @@ from harness.graph.build.entries import (
     sort_block,
     sort_block_in_stripes,
 )
-from harness.graph.build.store_build import ALL, StoreBuild
+from harness.graph.builders.job import Step
+from harness.graph.builders.store_build import ALL, StoreBuild
+from harness.graph.model import EdgeWeights, Ints, StageCounts
+from harness.graph.normalise import ADDED_LOOP_WEIGHT, make_asymmetric_weight_error
+from harness.graph.sources.stream import MAX_WEIGHT, Edges, Piece
 
 MIN_CHUNK, MAX_CHUNK = 1 << 12, 1 << 20
 """Limits of the edges in a chunk. Larger chunks get fresh pages from the system each time, which costs more."""

@@ -23,7 +23,7 @@ from typing import Any
 from harness import __version__
 from harness.base.errors import RunError, UserError
 from harness.base.files import check_free_space
-from harness.graph.build.adjacency import (
+from harness.graph.builders.adjacency import (
     LAYOUT,
     choose_chunk_size,
     read_stage_counts,
@@ -31,16 +31,12 @@ from harness.graph.build.adjacency import (
     sort_blocks,
     write_adjacency,
 )
-from harness.graph.build.job import BuildJob
-from harness.graph.build.resources import BuildResources
-from harness.graph.store.contents import DatasetContents
-from harness.graph.cards.dataset_card import DatasetCard
-from harness.graph.build.entries import KEY_BYTES
-from harness.graph.store.location import get_store_versions
-from harness.graph.store.manifest import MANIFEST_FILE, SCHEMA, BlockGrid, FileRecord, Manifest, Provenance
-from harness.graph.build.partition_costs import compute_cut
-from harness.graph.build.staging import StagingFolder, discard_idle_staging, open_staging
-from harness.graph.build.store_build import (
+from harness.graph.builders.entries import KEY_BYTES
+from harness.graph.builders.job import BuildJob
+from harness.graph.builders.partition_costs import compute_cut
+from harness.graph.builders.resources import BuildResources
+from harness.graph.builders.staging import StagingFolder, discard_idle_staging, open_staging
+from harness.graph.builders.store_build import (
     EDGES,
     ORDER,
     MakePartition,
@@ -48,7 +44,11 @@ from harness.graph.build.store_build import (
     get_stored_orders,
     prepare_vertex_order,
 )
-from harness.graph.build.vertex_arrays import write_features, write_vertex_arrays
+from harness.graph.builders.vertex_arrays import write_features, write_vertex_arrays
+from harness.graph.cards.dataset_card import DatasetCard
+from harness.graph.store.contents import DatasetContents
+from harness.graph.store.location import get_store_versions
+from harness.graph.store.manifest import MANIFEST_FILE, SCHEMA, BlockGrid, FileRecord, Manifest, Provenance
 from harness.spec.dataset import DatasetChoice
 
 BLOCK_NONZEROS = 1 << 22

@@ -8,14 +8,14 @@ from typing import NamedTuple
 import torch
 
 from harness.base.ranges import split_range
+from harness.graph.builders.resources import BuildResources
+from harness.graph.builders.staging import StagingFolder
 from harness.graph.model import Weighting
 from harness.graph.order import Map, Orders, TableMap, make_maps
 from harness.graph.partitions.partition import Partition
 from harness.graph.sources.stream import Piece
-from harness.graph.build.resources import BuildResources
 from harness.graph.store.contents import DatasetContents
 from harness.graph.store.manifest import BlockGrid
-from harness.graph.build.staging import StagingFolder
 from harness.spec.dataset import DatasetChoice
 
 ORDER = "orders/p"

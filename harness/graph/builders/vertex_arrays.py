@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from harness.base.ranges import split_range
-from harness.graph.build.adjacency import compute_strengths, read_degrees
-from harness.graph.build.store_build import ALL, StoreBuild
+from harness.graph.builders.adjacency import compute_strengths, read_degrees
+from harness.graph.builders.store_build import ALL, StoreBuild
 
 FEATURE_BYTES = 48
 """Memory of a worker for each feature value that it makes."""

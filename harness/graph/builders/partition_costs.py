@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 
 from harness.base.ranges import intersect_ranges, ranges_between
+from harness.graph.builders.store_build import EDGES, StoreBuild
 from harness.graph.store.manifest import Cut
-from harness.graph.build.store_build import EDGES, StoreBuild
 
 
 def compute_cut(build: StoreBuild) -> Cut | None:

@@ -1,0 +1,1 @@
+"""Builds the store of a graph out of core, by one job or by several together."""
