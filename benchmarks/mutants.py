@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from importlib.util import find_spec
@@ -105,10 +105,13 @@ class Equivalent(NamedTuple):
     before: str
     after: str
     why: str
+    strategies: Sequence[str] = ()
+    """The strategies that it equals; empty for all that use the file."""
 
-    def describes(self, mutant: Mutant) -> bool:
-        """Whether this is the mutant."""
-        return self[:4] == (mutant.file, mutant.text, mutant.before, mutant.after)
+    def describes(self, name: str, mutant: Mutant) -> bool:
+        """Whether this is the mutant of a strategy."""
+        is_same = self[:4] == (mutant.file, mutant.text, mutant.before, mutant.after)
+        return is_same and (name in self.strategies or not self.strategies)
 
 
 @benchmark
@@ -146,7 +149,7 @@ def mutants(
         )
         for name, mutant in survivors:
             in_full_check = next(
-                (f"equivalent: {each.why}" for each in equivalents if each.describes(mutant)), ""
+                (f"equivalent: {each.why}" for each in equivalents if each.describes(name, mutant)), ""
             )
             if full and not in_full_check:
                 in_full_check = check_mutant(name, mutant, copy, "full", timeout)
