@@ -202,6 +202,8 @@ class RankResult:
     """The tensors that these bytes consist of."""
     uncounted: list[UncountedTensor]
     """The tensors that were kept after set-up without being counted; empty if they were not looked for."""
+    remote_rows: int
+    """The feature rows of other ranks that its mini-batches needed, by its own count."""
     chosen: dict[str, str]
     """The choices by measured time, on which the bits depend."""
     unordered: set[str]
@@ -253,6 +255,7 @@ def _train_rank(
         done.append(trainer.epoch())
         sums.append(bit_checksums(trainer.parameters))
     tape.recording = False
+    remote_rows = trainer.ctx.measured.remote.rows
     check_replicas(strategy, gather_checksums(grid, sums))
     output = trainer.output().cpu()
     hits = trainer.evaluate()[0]
@@ -270,6 +273,7 @@ def _train_rank(
         persistent_bytes=trainer.ctx.memory.persistent_bytes(),
         held=trainer.ctx.memory.list_held(),
         uncounted=uncounted,
+        remote_rows=remote_rows,
         chosen=trainer.ctx.measured.chosen,
         unordered=set(),
     )

@@ -29,6 +29,7 @@ from harness.conformance.mismatch import (
     summarize,
 )
 from harness.conformance.reference import Trained, find_entries
+from harness.graph.averaged import select_adjacency
 from harness.graph.blocks import Blocks
 from harness.graph.model import TRAIN
 from harness.kernels.csr import Csr, from_scipy, to_scipy
@@ -38,6 +39,7 @@ from harness.prediction.replay import replay
 from harness.registry import load_strategy
 from harness.spec.spec import Protocol
 from harness.strategy import Piece, Strategy, WordsKey
+from harness.strategy.counts import find_targets
 from harness.strategy.memory import HeldTensor
 
 
@@ -127,6 +129,7 @@ LOOK = {
     "outputs equal serial": "the class of `operators`: its operators for the whole graph, which evaluate",
     "accuracies equal serial": "the class of `operators`: its `evaluate`, and the labels of every split",
     "elements equal the formula": "`words`, and the call that the ledger records under this key",
+    "rows of others are counted": "what is added to `measured.remote.rows`, from which a run has its cache's hit rate",
     "elements reach the bound": "`words_lower_bound`, which is too high, or `is_owner_computes`",
     "messages are rounded": "tensors in `harness.comm.axis.ROUNDED` that are sent packed, or in another dtype",
     "memory equals the formula": "`memory`, and the tensors that the operators hold in the context's memory",
@@ -348,6 +351,22 @@ def check_words_bound(case: Case, ranks: Sequence[RankResult]) -> Finding:
     return report_finding(
         "elements reach the bound", case, wrong, f"{words[most]:,.0f} of {least[most]:,.0f}"
     )
+
+
+def check_remote_rows(case: Case, ranks: Sequence[RankResult], steps: int) -> Finding:
+    """Compare the rows of others that ranks counted with those of their mini-batches, vertex by vertex."""
+    strategy, store = case.strategy(), case.store()
+    A = select_adjacency(store, case.spec.model.kind).adjacency(range(store.n), range(store.n))
+    targets = find_targets(store, case.spec.protocol)
+    wrong = list[Mismatch]()
+    for number, rank in enumerate(ranks):
+        own = strategy.input_piece(rank.at).rows
+        needed = [strategy.mini_batch(step, number, A, targets).vertices[0] for step in range(steps)]
+        expected = sum(int(((each < own.start) | (each >= own.stop)).sum()) for each in needed)
+        if rank.remote_rows != expected:
+            wrong.append(Mismatch(number, "all epochs", "rows of others", expected, rank.remote_rows))
+    total = sum(rank.remote_rows for rank in ranks)
+    return report_finding("rows of others are counted", case, wrong, f"{total:,}")
 
 
 def check_replay(case: Case, ranks: Sequence[RankResult], replayed_ranks: Iterable[int]) -> list[Finding]:

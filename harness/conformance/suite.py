@@ -30,6 +30,7 @@ from harness.conformance.checks import (
     check_gradient_slopes,
     check_ledger_sums,
     check_memory,
+    check_remote_rows,
     check_repeatable,
     check_replay,
     check_serial,
@@ -215,6 +216,11 @@ def _make_checks(
         yield from find("unbiased", "its samples", lambda: _check_draws(case, strategy, draws))
     yield from find("elements equal the formula", "`words`", lambda: [check_words(case, ranks)])
     yield from find("elements reach the bound", "the bound", lambda: [check_words_bound(case, ranks)])
+    if strategy.groups == len(ranks) and any(rank.remote_rows for rank in ranks):
+        steps = _count_epochs(strategy) * strategy.steps
+        yield from find(
+            "rows of others are counted", "its samples", lambda: [check_remote_rows(case, ranks, steps)]
+        )
     if strategy.wire:
         yield check_wire_rounding(case, ranks)
     yield check_ledger_sums(case, ranks)

@@ -28,11 +28,16 @@ from harness.strategies.halo.partition_parallel import (
     PartOperators,
 )
 from harness.strategies.halo.pipegcn import Pipe, StaleExchange
+from harness.strategies.sampling.composition import Composition
+from harness.strategies.sampling.features import FetchedRows, FetchingStore, PartitionedFeatures
+from harness.strategies.sampling.graph_placement import Rank
+from harness.strategies.sampling.systems import DistDgl
 from harness.strategies.sancus import Sancus
 from harness.strategies.scalegnn.fourd import FourD, Samples
 from harness.strategies.scalegnn.scalegnn import ScaleGNN
 from harness.strategy import IGNORED, LONG, Context, Coordinates, Counts, Words
 from harness.strategy.models import SplitAccuracy
+from harness.strategy.parallel.label_loss import LabelLoss
 
 
 class LostSumRows(WholeRows):
@@ -347,6 +352,24 @@ class OwnTwiceRows(CopiedRows):
 class OwnTwice(DistGnn):
     def operators(self, ctx: Context) -> CopiedRows:
         return OwnTwiceRows(ctx, self)
+
+
+class MiscountingStore(FetchingStore):
+    """Counts a row too many in each step."""
+
+    def start_fetch(self, step: int, vertices: Tensor, *, later: bool) -> FetchedRows:
+        self.ctx.measured.remote.rows += 1
+        return super().start_fetch(step, vertices, later=later)
+
+
+class MiscountingFeatures(PartitionedFeatures):
+    def create_store(self, rank: Rank, X_NF: Tensor, labels: LabelLoss) -> FetchingStore:
+        return MiscountingStore(rank, self.policy, X_NF, labels)
+
+
+class MiscountedRows(DistDgl):
+    def compose(self) -> Composition:
+        return super().compose()._replace(features=MiscountingFeatures())
 
 
 class OneSampleForAll(ScaleGNN):

@@ -90,7 +90,7 @@ ELEMENT = r"element \[\d+, \d+\]: serial \S+, run \S+ \(.* 1e-12\)"
 
 
 @pytest.mark.parametrize(
-    ("mutant", "check", "told"),
+    ("mutant", "failed", "told"),
     [
         ("LostSum", "trains", "epoch 0 .* ranks 0 and 1 .* weight of layer 0"),
         ("LostGroups", "trains", r"epoch 0 .* ranks \d+ and \d+ .* weight of layer 0"),
@@ -119,6 +119,11 @@ ELEMENT = r"element \[\d+, \d+\]: serial \S+, run \S+ \(.* 1e-12\)"
             "elements equal the formula",
             r"G by broadcast over p, backward, layer 1: formula [\d,]+, run [\d,]+",
         ),
+        (
+            "MiscountedRows",
+            "rows of others are counted",
+            r"rank 0, all epochs, rows of others: expected \d+, got \d+",
+        ),
         ("AcceptsAnything", "refused with a reason", "expected .*, got "),
         ("RoundedDown", "unbiased", r"400 steps, .*: expected \S+, got \S+ \([\d.inf]+ deviations"),
         ("OwnTranspose", "gradients equal serial", "rank 0, epoch 0, .* weight of layer 2, " + ELEMENT),
@@ -129,9 +134,9 @@ ELEMENT = r"element \[\d+, \d+\]: serial \S+, run \S+ \(.* 1e-12\)"
         ("OwnTwice", "losses equal serial", r"rank 0, epoch 0, the loss: serial \S+, run \S+"),
     ],
 )
-def test_check_finds_a_mistake_and_says_where(mutant: str, check: str, told: str, pool: Pool) -> None:
+def test_check_finds_a_mistake_and_says_where(mutant: str, failed: str, told: str, pool: Pool) -> None:
     findings = check(f"{MUTANTS}:{mutant}", train_only(pool, SEEN_LATE.get(mutant, "")), "quick")
-    finding = next(each for each in findings if not each.holds and each.check == check)
+    finding = next(each for each in findings if not each.holds and each.check == failed)
     head, _, what = finding.detail.partition(": ")
     assert re.match(rf"{mutant} .* on (p|row|d)=\d.*\d layers.* \d+ vertices", head)
     assert re.search(told, what, re.DOTALL), finding.detail
