@@ -242,8 +242,8 @@ def _run_check(
     originals = {file: file.read_text(encoding="utf-8") for file in sources}
     command = [sys.executable, "-m", "harness", "check", name, "--first", "--json"]
     command += [] if extent == "usual" else [f"--{extent}"]
-    path = f"{copy.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}".rstrip(os.pathsep)
-    environment = os.environ | {"PYTHONPATH": path} | variables
+    path = {"PYTHONPATH": f"{copy.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}".rstrip(os.pathsep)}
+    environment = os.environ | path | variables
     try:
         for file, source in sources.items():
             file.write_text(source, encoding="utf-8")
