@@ -297,11 +297,14 @@ def summarize_panel(panel: Panel, tables: Tables) -> PanelSummary | None:
         f"{format_three_digits(difference.ratio)} times as long{_format_ratio_interval(difference)}"
     )
     best, next_best = _name_configuration(first), _name_configuration(second)
-    order = (
-        [f"Fastest: {best}, {epoch} per epoch.", f"{which}: {next_best}, {times_as_long}."]
-        if first.source != "measured" or difference.verdict == "slower"
-        else [f"Undecided between {best}, {epoch} per epoch, and {next_best}, {times_as_long}."]
-    )
+    if difference.interval is not None and difference.verdict != "slower":
+        order = [f"Undecided between {best}, {epoch} per epoch, and {next_best}, {times_as_long}."]
+    else:
+        few = first.source == "measured" and difference.interval is None
+        order = [
+            f"Fastest{' in these launches' if few else ''}: {best}, {epoch} per epoch.",
+            f"{which}: {next_best}, {times_as_long}.",
+        ]
     sentences = [*order, *_describe_largest_difference(difference)]
     return PanelSummary(" ".join(sentences), certainty, find_slowdown(panel, compared))
 
