@@ -156,8 +156,7 @@ def mutants(
                 in_full[in_full_check] += 1
             place = f"{mutant.file.name}:{mutant.line}"
             yield name, place, f"`{mutant.before}`", f"`{mutant.after}`", in_full_check
-    others = total["found"] + total["survived"] - in_full["error"]
-    if full:
+    if full and (others := total["found"] + total["survived"] - in_full["error"]):
         share = (total["found"] + in_full["found"]) / others
         yield f"The full check finds {share:.0%} of the mutants that do not end by an error."
 

@@ -28,7 +28,7 @@ from harness.conformance.mismatch import (
     locate_strategy,
     summarize,
 )
-from harness.conformance.reference import Trained, find_entries
+from harness.conformance.reference import Trained, find_entries, read_adjacency
 from harness.graph.averaged import select_adjacency
 from harness.graph.blocks import Blocks
 from harness.graph.model import TRAIN
@@ -354,9 +354,9 @@ def check_words_bound(case: Case, ranks: Sequence[RankResult]) -> Finding:
 
 
 def check_remote_rows(case: Case, ranks: Sequence[RankResult], steps: int) -> Finding:
-    """Compare the rows of others that ranks counted with those of their mini-batches, vertex by vertex."""
+    """Compare the remote rows that each rank counted with the vertices of its mini-batches."""
     strategy, store = case.strategy(), case.store()
-    A = select_adjacency(store, case.spec.model.kind).adjacency(range(store.n), range(store.n))
+    A = read_adjacency(select_adjacency(store, case.spec.model.kind))
     targets = find_targets(store, case.spec.protocol)
     wrong = list[Mismatch]()
     for number, rank in enumerate(ranks):

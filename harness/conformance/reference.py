@@ -152,7 +152,7 @@ def train_densely(
     def make_batches(step: int) -> list[Batch]:
         if strategy.mini_batches:
             return _draw_batches(
-                strategy, step, _read_adjacency(select_adjacency(blocks, spec.model.kind)), counted
+                strategy, step, read_adjacency(select_adjacency(blocks, spec.model.kind)), counted
             )
         if multiplier is None:
             return [whole]
@@ -205,14 +205,14 @@ def make_dense_graph(strategy: Strategy, blocks: Blocks) -> DenseGraph:
     """Return the graph that the strategy's model multiplies by, dense."""
     edge_parts, parts = blocks.edge_parts(range(blocks.n)), None
     if edge_parts is not None:
-        A = _read_adjacency(blocks)
+        A = read_adjacency(blocks)
         parts = _to_dense(A._replace(val=edge_parts)).long()
     return DenseGraph(dense_model_matrix(strategy.spec.model.kind, blocks), find_entries(blocks), parts)
 
 
 def find_entries(blocks: Blocks) -> Tensor:
     """Return whether A has an entry, which may be 0."""
-    A = _read_adjacency(blocks)
+    A = read_adjacency(blocks)
     return _to_dense(A._replace(val=torch.ones_like(A.val))) > 0
 
 
@@ -279,10 +279,11 @@ def mean_matrix(blocks: Blocks) -> Tensor:
 
 def dense_matrix(blocks: Blocks) -> Tensor:
     """Return A as a dense matrix."""
-    return _to_dense(_read_adjacency(blocks))
+    return _to_dense(read_adjacency(blocks))
 
 
-def _read_adjacency(blocks: Blocks) -> Csr:
+def read_adjacency(blocks: Blocks) -> Csr:
+    """Return the adjacency matrix of the whole graph."""
     return blocks.adjacency(range(blocks.n), range(blocks.n))
 
 

@@ -20,7 +20,7 @@ from harness.base.errors import UserError
 from harness.conformance.case import Case
 from harness.conformance.checks import Finding, report_finding
 from harness.conformance.mismatch import Mismatch
-from harness.conformance.reference import make_dense_graph
+from harness.conformance.reference import make_dense_graph, read_adjacency
 from harness.graph.averaged import select_adjacency
 from harness.graph.blocks import Blocks
 from harness.kernels.csr import to_scipy
@@ -122,7 +122,7 @@ def _shrink(case: Case) -> Case:
 
 def _draw_epochs(strategy: Strategy, store: Blocks) -> Iterator[Epoch]:
     """Draw epoch after epoch with the strategy."""
-    A = select_adjacency(store, strategy.spec.model.kind).adjacency(range(store.n), range(store.n))
+    A = read_adjacency(select_adjacency(store, strategy.spec.model.kind))
     graph, targets = make_dense_graph(strategy, store), find_targets(store, strategy.spec.protocol)
     everyone, layers = np.ones(store.n, dtype=bool), range(strategy.spec.model.layers)
 
