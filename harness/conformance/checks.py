@@ -129,7 +129,8 @@ LOOK = {
     "outputs equal serial": "the class of `operators`: its operators for the whole graph, which evaluate",
     "accuracies equal serial": "the class of `operators`: its `evaluate`, and the labels of every split",
     "elements equal the formula": "`words`, and the call that the ledger records under this key",
-    "rows of others are counted": "what is added to `measured.remote.rows`, from which a run has its cache's hit rate",
+    "rows of others are counted": "what is added to `harness.strategy.context.RemoteRows`, the rows of a cache's "
+    "hit rate",
     "elements reach the bound": "`words_lower_bound`, which is too high, or `is_owner_computes`",
     "messages are rounded": "tensors in `harness.comm.axis.ROUNDED` that are sent packed, or in another dtype",
     "memory equals the formula": "`memory`, and the tensors that the operators hold in the context's memory",
