@@ -97,6 +97,14 @@ class Mutant(NamedTuple):
     """The text of the changed file."""
 
 
+class Checked(NamedTuple):
+    """What a check said of a mutant."""
+
+    outcome: Outcome
+    cases: int = 0
+    """The number of cases that it tried; the last one found the mutant."""
+
+
 class Equivalent(NamedTuple):
     """A mutant that is called equivalent: no check can tell it from the strategy."""
 
@@ -132,15 +140,21 @@ def mutants(
         yield Table(
             "strategy", "mutants", "ended by an error", "found", "survived", "found of the others:.0%"
         )
+        tried = Counter[int]()
         for name in only or names:
             outcomes = Counter[Outcome]()
-            for mutant, outcome in try_mutants(name, count, seed, copy, timeout):
+            for mutant, (outcome, cases) in try_mutants(name, count, seed, copy, timeout):
                 outcomes[outcome] += 1
-                if outcome == "survived":
+                if outcome == "found":
+                    tried[cases] += 1
+                elif outcome == "survived":
                     survivors.append((name, mutant))
             total += outcomes
             yield name, *describe_outcomes(outcomes)
         yield "all", *describe_outcomes(total)
+        if tried:
+            yield Table("cases tried", "mutants found", title="Cases until a mutant is found")
+            yield from sorted(tried.items())
         if not survivors:
             return
         equivalents, in_full = read_equivalents(), Counter[str]()
@@ -152,7 +166,7 @@ def mutants(
                 (f"equivalent: {each.why}" for each in equivalents if each.describes(name, mutant)), ""
             )
             if full and not in_full_check:
-                in_full_check = check_mutant(name, mutant, copy, "full", timeout)
+                in_full_check = check_mutant(name, mutant, copy, "full", timeout).outcome
                 in_full[in_full_check] += 1
             place = f"{mutant.file.name}:{mutant.line}"
             yield name, place, f"`{mutant.before}`", f"`{mutant.after}`", in_full_check
@@ -188,7 +202,7 @@ def copied_package() -> Iterator[Path]:
 
 def try_mutants(
     name: str, count: int, seed: int, copy: Path, timeout: int
-) -> Iterator[tuple[Mutant, Outcome]]:
+) -> Iterator[tuple[Mutant, Checked]]:
     """Check `count` mutants of a strategy, or all."""
     changes = list_changes(name)
     Random(f"{seed} {name}").shuffle(changes)
@@ -217,16 +231,17 @@ def find_executed(name: str, copy: Path, timeout: int) -> set[tuple[Path, int]]:
     return {(Path(file), int(number)) for file, _, number in places}
 
 
-def check_mutant(name: str, mutant: Mutant, copy: Path, extent: Extent, timeout: int) -> Outcome:
+def check_mutant(name: str, mutant: Mutant, copy: Path, extent: Extent, timeout: int) -> Checked:
     """Check a mutant in a process of its own, with a copy of the package in which one file is changed."""
     sources = {copy / mutant.file.relative_to(find_root() / "harness"): mutant.source}
     done = _run_check(name, sources, copy, extent, timeout)
     if done is None or done.returncode not in (0, 1):
-        return "error"
+        return Checked("error")
+    cases = len({finding["case"] for finding in json.loads(done.stdout)["findings"]})
     broken = list_broken(done)
     if not broken:
-        return "survived"
-    return "found" if any(not finding["trace"] for finding in broken) else "error"
+        return Checked("survived", cases)
+    return Checked("found" if any(not finding["trace"] for finding in broken) else "error", cases)
 
 
 def list_broken(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:

@@ -111,7 +111,7 @@ def test_a_mistake_in_a_strategy_is_found(tmp_path: Path, before: str, after: st
     found = map(make_mutant, list_changes("sancus"))
     mutant = next(each for each in found if (each.before, each.after) == (before, after))
     shutil.copytree(find_root() / "harness", tmp_path / "harness")
-    assert check_mutant("sancus", mutant, tmp_path / "harness", "quick", 300) == outcome
+    assert check_mutant("sancus", mutant, tmp_path / "harness", "quick", 300).outcome == outcome
 
 
 @pytest.mark.long
