@@ -138,7 +138,7 @@ def draw_elements(table: pd.DataFrame) -> Figure:
     """Draw the elements received by CAGNET's schemes, each on its fastest grid, over the number of GPUs."""
     return compose_figure(
         make_dimension_facets(table),
-        Lines(RANKS._replace(label="GPUs"), Scale("elements", "elements received", "", log=True)),
+        Lines(RANKS._replace(label="GPUs"), Scale("elements", "elements received", log=True)),
         title=title_elements(table),
     )
 

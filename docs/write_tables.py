@@ -2,7 +2,7 @@
 
 from harness.results.ranking import CONTRIBUTIONS
 from harness.results.schema import CLAIMS, FAILURES, RUN_TABLES, RUNS, TABLES
-from harness.results.table_schema import EARLIER_SCHEMA, RECORD_SCHEMA, SCHEMA, TIME, TableSchema
+from harness.results.table_schema import EARLIER_SCHEMA, RECORD_SCHEMA, SCHEMA, TIME, Column, TableSchema
 
 WORDS = {
     "int64": "integer",
@@ -76,8 +76,13 @@ def _format_table(table: TableSchema) -> str:
         if column.part != part or column is table.columns[0]:
             part = column.part
             lines += _format_heading(part, first=column is table.columns[0])
-        lines.append(f"| `{column.name}` | {WORDS[column.dtype]} | {column.meaning} |")
+        lines.append(f"| `{column.name}` | {WORDS[column.dtype]} | {_describe_meaning(column)} |")
     return "\n".join([*lines, ""])
+
+
+def _describe_meaning(column: Column) -> str:
+    """Return what a column means, and which way is better if it is a quantity that one can compare."""
+    return f"{column.meaning}; {column.better} is better" if column.better else column.meaning
 
 
 def _format_heading(part: str, *, first: bool) -> list[str]:

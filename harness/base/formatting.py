@@ -1,6 +1,9 @@
-"""Numbers for people: counts with their nouns, and sizes in bytes; and the GB and MB of machine cards."""
+"""Numbers for people: the units of quantities, counts with their nouns, and the GB and MB of machine cards."""
 
 import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 GIB = 1 << 30
 GB, MB = GIB, 1 << 20
@@ -61,6 +64,21 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds / 60:,.0f} min"
 
 
+class TimeUnit(NamedTuple):
+    """A unit of time, and the number of them in a second."""
+
+    name: str
+    per_second: float
+
+
+TIME_UNITS = (TimeUnit("s", 1.0), TimeUnit("ms", 1e3), TimeUnit("µs", 1e6))
+
+
+def choose_time_unit(seconds: float) -> TimeUnit:
+    """Return the largest unit in which a time is at least one, for a table whose times have one unit."""
+    return next((unit for unit in TIME_UNITS if seconds * unit.per_second >= 1), TIME_UNITS[-1])
+
+
 def format_interval(low: float, high: float) -> str:
     """Format an interval of times in the unit of its upper end: 3.57 - 7.10 ms."""
     number, _, unit = format_seconds(high).partition(" ")
@@ -71,3 +89,34 @@ def format_interval(low: float, high: float) -> str:
 def format_share(share: float) -> str:
     """Format a share as a whole percentage."""
     return f"{100 * share:.0f} %"
+
+
+def format_number(value: float) -> str:
+    """Format a number without an SI prefix: 0.25, 1e-7."""
+    if value == 0 or abs(value) >= 1e-3:
+        return f"{value:.3g}"
+    digits, exponent = f"{value:.2e}".split("e")
+    return f"{float(digits):g}e{int(exponent)}"
+
+
+def format_times(ratio: float) -> str:
+    """Format a ratio: 1.25×."""
+    return f"{format_three_digits(ratio)}×"
+
+
+Unit = Literal["s", "B", "%", "count", "whole", "number", "times"]
+"""The unit of a quantity: seconds, bytes, a share from 0 to 1, a count with an SI prefix or in full, a number, or how
+many times another."""
+COUNTS: tuple[Unit, ...] = ("count", "whole")
+FORMATS: Mapping[Unit, Callable[[Any], str]] = MappingProxyType(
+    {
+        "s": format_seconds,
+        "B": format_bytes,
+        "%": format_share,
+        "count": format_si,
+        "whole": format_whole,
+        "number": format_number,
+        "times": format_times,
+    }
+)
+"""How a value of each unit is shown, with its unit."""

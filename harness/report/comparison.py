@@ -7,8 +7,14 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from harness.base.formatting import format_count, format_seconds, format_share, format_three_digits
-from harness.report.figures.units import Unit, unit_for
+from harness.base.formatting import (
+    TimeUnit,
+    choose_time_unit,
+    format_count,
+    format_seconds,
+    format_share,
+    format_three_digits,
+)
 from harness.report.pack.verification import BROKEN, UNKNOWN, Verification
 from harness.report.result_tables import Heading, ResultTable
 from harness.results.launch_intervals import Interval
@@ -118,7 +124,7 @@ def _choose_largest(rankings: Sequence[Ranking]) -> list[Ranking]:
 def _tabulate_configurations(runs: pd.DataFrame, rankings: Sequence[Ranking]) -> ResultTable:
     """Tabulate all configurations, the most ranks first. Each machine is a column, next to those of other groups."""
     machines = sorted(set(runs.on_machine[runs[EPOCH].notna()]))
-    unit = unit_for(runs[EPOCH].max() if machines else 1.0)
+    unit = choose_time_unit(runs[EPOCH].max() if machines else 1.0)
     standings = _describe_standings(rankings)
     names, has_sources = name_configurations(runs), (runs.sources != "").any()
     groups = [launches for _, launches in runs.groupby(["ranks", names])]
@@ -167,7 +173,7 @@ def _describe_standings(rankings: Sequence[Ranking]) -> dict[Any, str]:
     return standings
 
 
-def _format_time(launches: pd.DataFrame, standings: Mapping[Any, str], unit: Unit) -> str:
+def _format_time(launches: pd.DataFrame, standings: Mapping[Any, str], unit: TimeUnit) -> str:
     """Format the median time of a configuration on a machine, and how it compares with the fastest one there."""
     ranked = launches[launches.index.isin(list(standings))]
     seconds = (ranked if len(ranked) else launches)[EPOCH].dropna()

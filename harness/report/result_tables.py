@@ -8,7 +8,16 @@ from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
-from harness.base.formatting import format_bytes, format_count, format_three_digits
+from harness.base.formatting import (
+    FORMATS,
+    TimeUnit,
+    Unit,
+    choose_time_unit,
+    format_count,
+    format_three_digits,
+    format_times,
+    format_whole,
+)
 from harness.report.figures.kind import Tables
 from harness.report.figures.palette import strategy_sort_key
 from harness.report.figures.panels import (
@@ -19,10 +28,9 @@ from harness.report.figures.panels import (
     format_json,
     is_unknown,
 )
-from harness.report.figures.units import Unit, unit_for
 from harness.results import statistics
 from harness.results.launch_intervals import correct_level, count_needed_launches, count_pairs
-from harness.results.schema import SOURCES
+from harness.results.schema import SOURCES, find_quantity
 
 SHOWN_SETTINGS = {"dataset.name", "strategy.name", "ranks", "grid", *SETTINGS}
 DERIVED_PREFIXES = ("machine.", "grid.")  # columns that follow from other settings
@@ -63,7 +71,7 @@ def tabulate_panel(panel: Panel, persistent_bytes: Mapping[str, float] = Mapping
     rows = rows.assign(details=_describe_rows(rows), memory=memory)
     order = sorted(range(len(rows)), key=lambda number: _sort_key(rows.iloc[number]))
     rows = rows.iloc[order]
-    unit = unit_for(rows.seconds.max()) if rows.seconds.notna().any() else unit_for(1.0)
+    unit = choose_time_unit(rows.seconds.max()) if rows.seconds.notna().any() else choose_time_unit(1.0)
     base = choose_baseline(rows)
     each = [row for _, row in rows.iterrows()]
     columns = {heading: [text(row) for row in each] for heading, text in _define_columns(unit, base).items()}
@@ -94,77 +102,95 @@ def choose_baseline(rows: pd.DataFrame) -> Baseline | None:
     return Baseline(str(one["strategy.name"]), float(one.seconds))
 
 
-def _define_columns(unit: Unit, base: Baseline | None) -> dict[Heading, Callable[[Any], str]]:
+Shown = tuple[Heading, Callable[[Any], str]]
+"""The heading of a column, and a function that formats its cell for a row."""
+FOLDED = (
+    "computing_share",
+    "communicating_share",
+    "vertices_per_second",
+    "steps",
+    "messages",
+    "final_loss",
+    "accuracy_train",
+    "accuracy_valid",
+    "accuracy_test",
+    "seconds_to_target",
+    "evaluation_seconds",
+)
+"""Quantities that are hidden at first."""
+
+
+def _define_columns(unit: TimeUnit, base: Baseline | None) -> dict[Heading, Callable[[Any], str]]:
     """Return the heading of every column, with a function that formats its cell for a row."""
 
-    def format_seconds(name: str) -> Callable[[Any], str]:
-        return lambda row: format_three_digits(row[name] * unit.per_second)
+    def format_time(seconds: float) -> str:
+        return format_three_digits(seconds * unit.per_second)
 
-    def format_range(low: str, high: str) -> Callable[[Any], str]:
-        return lambda row: (
-            NO_VALUE if math.isnan(row[low]) else f"{format_seconds(low)(row)} – {format_seconds(high)(row)}"
+    def show_time(name: str, key: str, **look: Any) -> Shown:
+        heading = Heading(f"{find_quantity(name).title} ({unit.name})", number=True, **look)
+        return heading, lambda row: format_time(row[key])
+
+    def show_range(title: str, low: str, high: str, **look: Any) -> Shown:
+        heading = Heading(f"{title} ({unit.name})", number=True, **look)
+        return (
+            heading,
+            lambda row: (
+                NO_VALUE if math.isnan(row[low]) else f"{format_time(row[low])} – {format_time(row[high])}"
+            ),
         )
-
-    def format_percent(name: str) -> Callable[[Any], str]:
-        return lambda row: NO_VALUE if math.isnan(row[name]) else f"{100 * row[name]:.1f}"
 
     def format_speedup(row: Any) -> str:
         if base is None or math.isnan(row.seconds):
             return NO_VALUE
-        return f"{format_three_digits(base.seconds / row.seconds)}×"
+        return format_times(base.seconds / row.seconds)
 
-    return {
-        Heading("strategy", number=False, brief="name"): lambda row: row["strategy.name"],
-        Heading("details", number=False, brief="name"): lambda row: row.details,
-        Heading("ranks", number=True, brief="name"): lambda row: str(row.ranks),
-        Heading("grid", number=False, brief="name"): lambda row: row.grid,
-        Heading(f"median ({unit.name})", number=True, brief="time"): format_seconds("seconds"),
-        Heading(f"range ({unit.name})", number=True): lambda row: (
-            format_range("low", "high")(row) if row.ok > 1 else NO_VALUE
-        ),
-        Heading(
-            f"speed-up over {base.name}" if base else "speed-up", number=True, brief="time"
-        ): format_speedup,
-        Heading("elements received", number=True): lambda row: _format_integer(row.elements_received),
-        Heading("bytes received", number=True): lambda row: (
-            NO_VALUE if math.isnan(row.bytes_received) else format_bytes(row.bytes_received)
-        ),
-        Heading("memory", number=True): lambda row: (
-            NO_VALUE if math.isnan(row.memory) else format_bytes(row.memory)
-        ),
-        Heading("launches", number=True): _format_launches,
-        Heading("status", number=False, brief="time"): _format_status,
-        Heading("parameters", number=False, folded=True): _format_parameters,
-        Heading(f"95 % interval ({unit.name})", number=True, folded=True): format_range(
-            "interval_low", "interval_high"
-        ),
-        Heading(f"paper’s mean ({unit.name})", number=True, folded=True): format_seconds("seconds_paper"),
-        Heading(f"sum of phases ({unit.name})", number=True, folded=True): format_seconds(
-            "phase_seconds_mean"
-        ),
-        Heading("computing (%)", number=True, folded=True): format_percent("computing_share"),
-        Heading("communicating (%)", number=True, folded=True): format_percent("communicating_share"),
-        Heading("vertices per second", number=True, folded=True): lambda row: _format_integer(
-            row.vertices_per_second
-        ),
-        Heading("steps per epoch", number=True, folded=True): lambda row: (
-            "" if row.steps == 1 else _format_integer(row.steps)
-        ),
-        Heading("messages per rank", number=True, folded=True): lambda row: _format_integer(row.messages),
-        Heading("payload / formula", number=True, folded=True): _format_payload_ratio,
-        Heading("loss", number=True, folded=True): lambda row: (
-            NO_VALUE if math.isnan(row.final_loss) else f"{row.final_loss:.4f}"
-        ),
-        Heading("train (%)", number=True, folded=True): format_percent("accuracy_train"),
-        Heading("valid (%)", number=True, folded=True): format_percent("accuracy_valid"),
-        Heading("test (%)", number=True, folded=True): format_percent("accuracy_test"),
-        Heading("time to target (s)", number=True, folded=True): lambda row: format_three_digits(
-            row.seconds_to_target
-        ),
-        Heading("evaluation time (ms)", number=True, folded=True): lambda row: format_three_digits(
-            1e3 * row.evaluation_seconds
-        ),
-    }
+    spread, format_spread = show_range("range", "low", "high")
+    return dict(
+        [
+            (Heading("strategy", number=False, brief="name"), lambda row: row["strategy.name"]),
+            (Heading("details", number=False, brief="name"), lambda row: row.details),
+            (Heading("ranks", number=True, brief="name"), lambda row: str(row.ranks)),
+            (Heading("grid", number=False, brief="name"), lambda row: row.grid),
+            show_time("epoch_seconds_median", "seconds", brief="time"),
+            (spread, lambda row: format_spread(row) if row.ok > 1 else NO_VALUE),
+            (
+                Heading(f"speed-up over {base.name}" if base else "speed-up", number=True, brief="time"),
+                format_speedup,
+            ),
+            _show_quantity("elements_received"),
+            _show_quantity("bytes_received"),
+            (Heading("memory", number=True), lambda row: _format_quantity(row.memory, "B")),
+            (Heading("launches", number=True), _format_launches),
+            (Heading("status", number=False, brief="time"), _format_status),
+            (Heading("parameters", number=False, folded=True), _format_parameters),
+            show_range("95 % interval", "interval_low", "interval_high", folded=True),
+            show_time("epoch_seconds_paper", "seconds_paper", folded=True),
+            show_time("phase_seconds_mean", "phase_seconds_mean", folded=True),
+            *(_show_quantity(name, folded=True) for name in FOLDED),
+            (Heading("payload / formula", number=True, folded=True), _format_payload_ratio),
+        ]
+    )
+
+
+def _show_quantity(name: str, **look: Any) -> Shown:
+    """Return the column of a quantity, each value with its own unit; shares are percentages."""
+    quantity = find_quantity(name)
+    percent = " (%)" if quantity.unit == "%" else ""
+    heading = Heading(f"{quantity.title}{percent}", number=True, **look)
+    return heading, lambda row: _format_quantity(row[name], quantity.unit)
+
+
+def _format_quantity(value: Any, unit: Unit | None) -> str:
+    if pd.isna(value):
+        return NO_VALUE
+    match unit:
+        case "%":
+            return f"{100 * value:.1f}"
+        case "number":
+            return f"{value:.4f}"
+        case "s" | "B":
+            return FORMATS[unit](value)
+    return format_whole(value)
 
 
 def _sort_key(row: Any) -> tuple[Any, ...]:
@@ -236,10 +262,6 @@ def _format_status(row: Any) -> str:
     return "✓ ok" if row.source == "measured" else NO_VALUE
 
 
-def _format_integer(number: float) -> str:
-    return NO_VALUE if math.isnan(number) else f"{number:,.0f}"
-
-
 def _format_payload_ratio(row: Any) -> str:
     if math.isnan(row.elements_payload_formula) or row.elements_payload_formula == 0:
         return NO_VALUE
@@ -279,7 +301,7 @@ def summarize_panel(panel: Panel, tables: Tables) -> PanelSummary | None:
     compared = _select_compared(statistics.summarize_configurations(panel.runs, statistics.COMPARED))
     if compared is None:
         return None
-    unit = unit_for(float(compared.seconds.iloc[0]))
+    unit = choose_time_unit(float(compared.seconds.iloc[0]))
     first = compared.iloc[0]
     others = compared[compared["strategy.name"] != first["strategy.name"]]
     which, second = ("The next strategy", others.iloc[0]) if len(others) else ("Next", compared.iloc[1])
@@ -357,7 +379,7 @@ def _describe_largest_difference(difference: statistics.Difference) -> list[str]
     if not difference.parts or difference.parts[0][1] == difference.parts[0][2]:
         return []
     part, first, second = difference.parts[0]
-    unit = unit_for(max(first, second))
+    unit = choose_time_unit(max(first, second))
     one, two = (format_three_digits(seconds * unit.per_second) for seconds in (first, second))
     return [f"They differ most in {part.replace('_', '-')}: {one} and {two} {unit.name}."]
 
@@ -397,7 +419,7 @@ def _format_predicted_interval(extra: dict[str, Any]) -> str:
     low, high = (extra.get(f"predicted.seconds.{end}") for end in ("low", "high"))
     if low is None or high is None:
         return ""
-    unit = unit_for(high)
+    unit = choose_time_unit(high)
     return f"{format_three_digits(low * unit.per_second)} to {format_three_digits(high * unit.per_second)} {unit.name}"
 
 

@@ -21,7 +21,7 @@ from harness.report.figures.palette import GROUPS
 from harness.report.summary import format_value
 from harness.results.epoch_parts import find_middle_epochs
 from harness.results.run_row import describe_cause
-from harness.results.schema import MISSING, OK
+from harness.results.schema import MISSING, OK, find_quantity
 from harness.spec.spec import canonical_json
 
 MAX_RANKS = 8
@@ -113,30 +113,31 @@ def _format_launch(run: "pd.Series[Any]") -> str:
 def list_facts(run: "pd.Series[Any]") -> list[tuple[str, str]]:
     """List the results of a run. Elements, bytes and messages are those of an epoch, on the rank with the most."""
     payload, formula = run.elements_payload, run.elements_payload_formula
-    values = {
-        f"epoch, {_name_epoch_time(run)}": _format_seconds(run.epoch_seconds_median),
-        "epoch, paper’s mean": _format_seconds(run.epoch_seconds_paper),
-        "setup": _format_seconds(run.setup_seconds),
-        "elements received": _format_number(run.elements_received),
-        "bytes received": "" if pd.isna(run.bytes_received) else format_bytes(run.bytes_received),
-        "elements, lower bound": _format_number(run.elements_bound or math.nan),
-        "payload, elements": _format_number(payload),
-        "payload by the formula": _format_number(formula)
+    by_quantity = {
+        "epoch_seconds_median": _format_seconds(run.epoch_seconds_median),
+        "epoch_seconds_paper": _format_seconds(run.epoch_seconds_paper),
+        "setup_seconds": _format_seconds(run.setup_seconds),
+        "elements_received": _format_number(run.elements_received),
+        "bytes_received": "" if pd.isna(run.bytes_received) else format_bytes(run.bytes_received),
+        "elements_bound": _format_number(run.elements_bound or math.nan),
+        "elements_payload": _format_number(payload),
+        "elements_payload_formula": _format_number(formula)
         or ("" if pd.isna(payload) else "not computed (see harness words)"),
-        "payload / formula": "" if pd.isna(formula) or not formula else f"{payload / formula:.6g}",
         "messages": _format_number(run.messages),
-        "final loss": "" if pd.isna(run.final_loss) else f"{run.final_loss:.6g}",
-        "accuracy on test vertices": "" if pd.isna(run.accuracy_test) else f"{100 * run.accuracy_test:.2f} %",
-        "choices made": format_value(run.chosen),
+        "final_loss": "" if pd.isna(run.final_loss) else f"{run.final_loss:.6g}",
+        "accuracy_test": "" if pd.isna(run.accuracy_test) else f"{100 * run.accuracy_test:.2f} %",
     }
+    values = {find_quantity(name).title: value for name, value in by_quantity.items()}
+    if run.source == "external":
+        values["epoch time of the log"] = _name_epoch_time(run)
+    values["payload / formula"] = "" if pd.isna(formula) or not formula else f"{payload / formula:.6g}"
+    values["choices made"] = format_value(run.chosen)
     return [(key, value) for key, value in values.items() if value]
 
 
 def _name_epoch_time(run: "pd.Series[Any]") -> str:
-    """Return what the epoch time of a run is; for another program, what its log has."""
-    if run.source != "external":
-        return "median"
-    return f"{json.loads(run.extra or '{}').get('external.times', 'mean')} of a log"
+    """Return what the epoch time in the log of another program is: a mean or a median."""
+    return str(json.loads(run.extra or "{}").get("external.times", "mean"))
 
 
 def list_origin(run: "pd.Series[Any]") -> list[tuple[str, str]]:

@@ -32,9 +32,12 @@ failed runs may succeed later."""
 WARMUP_DROPPED, PAPER_EPOCHS = 2, 10
 
 
-def _make_columns(part: str, *columns: tuple[str, str, str]) -> tuple[Column, ...]:
+def _make_columns(part: str, *columns: tuple[str, str, str] | Column) -> tuple[Column, ...]:
     """Return columns that come from one part of the record."""
-    return tuple(Column(*column, part) for column in columns)
+    return tuple(
+        column._replace(part=part) if isinstance(column, Column) else Column(*column, part)
+        for column in columns
+    )
 
 
 EPOCH_AND_RANK = (
@@ -260,7 +263,7 @@ RUNS = TableSchema(
                 NULLABLE,
                 "number of parts; 0 for block, which each strategy splits itself",
             ),
-            ("ranks", NULLABLE, "number of ranks"),
+            Column("ranks", NULLABLE, "number of ranks", title="ranks", unit="whole"),
             ("grid", TEXT, "short form of the grid, such as x2y2z1"),
             *(
                 (f"grid.{axis.value}", NULLABLE, f"size of axis {axis.value}; null without this axis")
@@ -316,76 +319,161 @@ RUNS = TableSchema(
         ),
         *_make_columns(
             "summary",
-            ("graph.vertices", NULLABLE, "vertices of the graph"),
-            ("graph.nonzeros", NULLABLE, "nonzeros of A, including self-loops"),
-            ("graph.features", NULLABLE, "width of the input features"),
-            ("graph.classes", NULLABLE, "number of classes"),
-            ("graph.trained", NULLABLE, "training vertices, over which the loss is averaged"),
-            ("steps", NULLABLE, "training steps per epoch: the mini-batches of a data-parallel group, or 1"),
-            (
+            Column("graph.vertices", NULLABLE, "vertices of the graph", title="vertices", unit="count"),
+            Column(
+                "graph.nonzeros",
+                NULLABLE,
+                "nonzeros of A, including self-loops",
+                title="nonzeros",
+                unit="count",
+            ),
+            Column("graph.features", NULLABLE, "width of the input features", title="features", unit="whole"),
+            Column("graph.classes", NULLABLE, "number of classes", title="classes", unit="whole"),
+            Column(
+                "graph.trained",
+                NULLABLE,
+                "training vertices, over which the loss is averaged",
+                title="training vertices",
+                unit="count",
+            ),
+            Column(
+                "steps",
+                NULLABLE,
+                "training steps per epoch: the mini-batches of a data-parallel group, or 1",
+                title="steps per epoch",
+                unit="whole",
+            ),
+            Column(
                 "setup_seconds",
                 REAL,
                 "time from the start of rank 0 to its first epoch: opening the graph, and compiling kernels (unless "
                 "they are compiled in warm-up epochs); no other time includes it",
+                title="setup",
+                unit="s",
+                better="less",
             ),
             ("epochs", NULLABLE, "timed epochs that ran"),
-            (
+            Column(
                 "epoch_seconds_median",
                 REAL,
                 "epoch time, as in all figures: median over timed epochs of the slowest rank's time; for another "
                 "program, the mean or the median of its log",
+                title="epoch time",
+                unit="s",
+                better="less",
             ),
-            (
+            Column(
                 "epoch_seconds_paper",
                 REAL,
                 "epoch time by the protocol of the papers: mean over epochs 2 to 9 of the slowest rank's time",
+                title="paper’s mean",
+                unit="s",
+                better="less",
             ),
-            (
+            Column(
                 "phase_seconds_mean",
                 REAL,
                 "sum of the named phases, mean over ranks, median over epochs, which Plexus reports as its epoch time",
+                title="sum of phases",
+                unit="s",
+                better="less",
             ),
-            (
+            Column(
                 "computing_share",
                 REAL,
                 "share of all ranks' time in ops that compute: spmm, gemm, elementwise, copy",
+                title="computing",
+                unit="%",
             ),
-            (
+            Column(
                 "communicating_share",
                 REAL,
                 "share of all ranks' time in ops that send, receive, or wait for either",
+                title="communicating",
+                unit="%",
             ),
             (
                 "device_percent",
                 REAL,
                 "utilisation of the GPUs, mean over ranks and windows; null without reports",
             ),
-            (
+            Column(
                 "vertices_per_second",
                 REAL,
                 "throughput of all ranks together: vertices of the graph divided by the epoch time",
+                title="vertices per second",
+                unit="count",
+                better="more",
             ),
-            (
+            Column(
                 "training_vertices_per_second",
                 REAL,
                 "throughput in training vertices: graph.trained divided by the epoch time",
+                title="training vertices per second",
+                unit="count",
+                better="more",
             ),
-            ("final_loss", REAL, "loss of the last epoch; null if it was not finite"),
-            ("accuracy_train", REAL, "last accuracy on labelled training vertices; null if there are none"),
-            ("accuracy_valid", REAL, "last accuracy on labelled validation vertices"),
-            ("accuracy_test", REAL, "last accuracy on labelled test vertices"),
+            Column(
+                "final_loss",
+                REAL,
+                "loss of the last epoch; null if it was not finite",
+                title="final loss",
+                unit="number",
+                better="less",
+            ),
+            Column(
+                "accuracy_train",
+                REAL,
+                "last accuracy on labelled training vertices; null if there are none",
+                title="train accuracy",
+                unit="%",
+                better="more",
+            ),
+            Column(
+                "accuracy_valid",
+                REAL,
+                "last accuracy on labelled validation vertices",
+                title="valid accuracy",
+                unit="%",
+                better="more",
+            ),
+            Column(
+                "accuracy_test",
+                REAL,
+                "last accuracy on labelled test vertices",
+                title="test accuracy",
+                unit="%",
+                better="more",
+            ),
             (
                 "accuracy_by",
                 TEXT,
                 "metric of OGB's Evaluator that the accuracies are: ogb acc or ogb rocauc; empty for the harness's own",
             ),
-            (
+            Column(
                 "seconds_to_target",
                 REAL,
                 "training time until an evaluation first reached training.target on test vertices; null if none did",
+                title="time to target accuracy",
+                unit="s",
+                better="less",
             ),
-            ("evaluation_seconds", REAL, "median time of an evaluation of the full graph"),
-            ("messages", NULLABLE, "collectives and messages per epoch, on the rank with the most"),
+            Column(
+                "evaluation_seconds",
+                REAL,
+                "median time of an evaluation of the full graph",
+                title="time of an evaluation",
+                unit="s",
+                better="less",
+            ),
+            Column(
+                "messages",
+                NULLABLE,
+                "collectives and messages per epoch, on the rank with the most",
+                title="messages per epoch",
+                unit="count",
+                better="less",
+            ),
         ),
         Column(
             "elements_received",
@@ -393,6 +481,9 @@ RUNS = TableSchema(
             "elements received per epoch, on the rank with the most",
             "summary",
             earlier="words_received",
+            title="elements received",
+            unit="count",
+            better="less",
         ),
         Column(
             "bytes_received",
@@ -400,6 +491,9 @@ RUNS = TableSchema(
             "bytes of the received elements in the types in which they are sent, per epoch, on the rank with the most",
             "summary",
             counted=True,
+            title="bytes received",
+            unit="B",
+            better="less",
         ),
         Column(
             "elements_bound",
@@ -407,6 +501,8 @@ RUNS = TableSchema(
             "lower bound on elements_received for all strategies of this kind (lower-bounds.md); 0 if none is known",
             "summary",
             earlier="words_floor",
+            title="lower bound of elements received",
+            unit="count",
         ),
         Column(
             "elements_payload",
@@ -414,6 +510,9 @@ RUNS = TableSchema(
             "elements per epoch of the full logical buffers (ledger.md), on the rank with the most",
             "summary",
             earlier="words_payload",
+            title="payload",
+            unit="count",
+            better="less",
         ),
         Column(
             "elements_payload_formula",
@@ -421,13 +520,18 @@ RUNS = TableSchema(
             "elements_payload by the strategy's formula; null unless requested",
             "summary",
             earlier="words_formula",
+            title="payload by the formula",
+            unit="count",
         ),
         *_make_columns(
             "summary",
-            (
+            Column(
                 "cache_hit_rate",
                 REAL,
                 "hit rate of the feature cache for rows of other ranks; null if no such rows were needed",
+                title="cache hits",
+                unit="%",
+                better="more",
             ),
             (
                 "chosen",
@@ -559,6 +663,12 @@ TABLES = {
     )
 }
 """The collected tables."""
+
+
+def find_quantity(name: str) -> Column:
+    """Return the column of a quantity of a run, with its title, its unit, and which way is better."""
+    return next(column for column in RUNS.columns if column.name == name and column.unit)
+
 
 CLAIMS = TableSchema(
     "claims",

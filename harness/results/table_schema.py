@@ -5,7 +5,9 @@ schema are read by the names that they have (`Column.earlier`).
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
+
+from harness.base.formatting import Unit
 
 RECORD_SCHEMA = 2
 """The number of the schema of run folders. Records of `EARLIER_SCHEMA` are read too, and others refused."""
@@ -37,6 +39,12 @@ class Column(NamedTuple):
     """The name in records of `EARLIER_SCHEMA`, if it is another one."""
     counted: bool = False
     """Whether collecting counts the value in the tables of the run, because records do not have it."""
+    title: str = ""
+    """What tables on a screen, figures and the report call it."""
+    unit: Unit | None = None
+    """The unit in which they show it; None for text, and for numbers that are no quantity."""
+    better: Literal["", "less", "more"] = ""
+    """Which way is better; empty if neither is."""
 
     @property
     def recorded_name(self) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from harness.base.formatting import format_seconds, format_si
 from harness.cli.commands.answer import Answer
 from harness.cli.commands.output import Block, Command, FactList, Headline, Raw, Table, TableColumn, View
 from harness.cli.commands.rendering import make_console, render, render_text
@@ -15,8 +14,8 @@ from harness.cli.commands.rendering import make_console, render, render_text
 COLUMNS = (
     TableColumn("name", "strategy"),
     TableColumn("grid", "--grid"),
-    TableColumn("epoch", "epoch", format_seconds, is_number=True),
-    TableColumn("received", "received", format_si, is_number=True, may_drop=True),
+    TableColumn("epoch", "epoch", "s"),
+    TableColumn("received", "received", "count", may_drop=True),
     TableColumn("why", "limited by", may_drop=True),
 )
 ROWS: list[dict[str, Any]] = [

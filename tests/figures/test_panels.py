@@ -50,7 +50,7 @@ def test_protocols_and_widths_are_never_in_one_panel(
 def test_the_line_follows_the_fastest_grid_and_the_points_are_all_there(runs: pd.DataFrame) -> None:
     (panel,) = [panel for panel in split_panels(runs) if panel.dataset == "products-14m"]
     plexus = next(curve for curve in panel.curves if curve.label == "plexus")
-    line = plexus.summarize_launches("ranks", EPOCH, best="min")
+    line = plexus.summarize_launches("ranks", EPOCH)
     assert list(line.grid) == ["x2y1z1", "x2y2z1"]
     mine = runs[(runs["strategy.name"] == "plexus") & (runs.source == "measured")]
     assert sorted(plexus.points.run_id) == sorted(mine.run_id)
@@ -200,7 +200,7 @@ def test_a_parameter_that_follows_the_ranks_makes_one_curve(
     (panel,) = split_panels(read_collected(collected(bulks(synthetic, ((4, 49), (8, 25), (16, 13)))), "runs"))
     (curve,) = panel.curves
     assert curve.label == "bulk-sage (bulk by ranks) predicted"
-    assert list(curve.summarize_launches("ranks", EPOCH, best="min").ranks) == [4, 8, 16]
+    assert list(curve.summarize_launches("ranks", EPOCH).ranks) == [4, 8, 16]
 
 
 def test_parameters_that_share_a_number_of_ranks_stay_apart(

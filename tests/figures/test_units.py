@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.base.formatting import format_interval, format_seconds, format_three_digits
+from harness.base.formatting import choose_time_unit, format_interval, format_seconds, format_three_digits
 from harness.report.figures.axis_scales import Scale
-from harness.report.figures.units import unit_for
 
 
 @pytest.mark.parametrize(
@@ -37,12 +36,12 @@ def test_three_digits_are_within_half_a_percent(value: float) -> None:
     ("seconds", "name"), [(90, "s"), (1, "s"), (0.5, "ms"), (0.0009, "µs"), (1e-9, "µs")]
 )
 def test_the_unit_suits_the_time(seconds: float, name: str) -> None:
-    assert unit_for(seconds).name == name
+    assert choose_time_unit(seconds).name == name
 
 
 @pytest.mark.parametrize("seconds", [2e-6, 5e-3, 3.0])
 def test_terminal_tables_and_axes_spell_units_of_time_alike(seconds: float) -> None:
-    unit = unit_for(seconds).name
+    unit = choose_time_unit(seconds).name
     assert format_seconds(seconds).endswith(f" {unit}")
     assert Scale("t", "time", "s").formatter(seconds).endswith(f" {unit}")
     assert format_interval(seconds, 2 * seconds).endswith(f" {unit}")

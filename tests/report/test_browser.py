@@ -99,7 +99,7 @@ def test_a_click_on_a_heading_sorts_by_value_and_again_the_other_way(probe: Call
     seen = probe(
         """
         const table = [...document.querySelectorAll(".results")].find((one) => one.rows.length > 5);
-        const heading = [...table.tHead.rows[0].cells].find((one) => one.textContent.startsWith("median"));
+        const heading = [...table.tHead.rows[0].cells].find((one) => one.textContent.startsWith("epoch time"));
         const column = heading.cellIndex;
         const values = () => [...table.tBodies[0].rows].map((row) => row.cells[column].textContent);
         const before = values();
@@ -153,7 +153,7 @@ def test_folded_columns_unfold(probe: Callable[..., Seen]) -> None:
         """
     )
     assert {"strategy", "ranks", "grid", "elements received", "memory", "runs"} <= set(seen["few"])
-    assert any(name.startswith("median") for name in seen["few"])
+    assert any(name.startswith("epoch time") for name in seen["few"])
     assert set(seen["all"]) - set(seen["few"]) >= {"computing (%)", "loss"}
     assert seen["again"] == seen["few"]
 
@@ -319,7 +319,7 @@ def test_two_runs_are_shown_on_one_time_scale_with_their_differences(probe: Call
     header, *rows = seen["rows"]
     assert len(header) == 3 and header[1] != header[2]
     assert all(one != two for _, one, two in rows)
-    assert {"epoch, median", "strategy.name"} <= {name for name, *_ in rows}
+    assert {"epoch time", "strategy.name"} <= {name for name, *_ in rows}
     assert "Differences" in seen["same"] and "None." in seen["same"]
 
 
@@ -411,7 +411,7 @@ def test_a_phone_never_scrolls_sideways_and_a_run_is_two_lines_until_unfolded(
     assert seen["width"] == PHONE
     assert seen["page"] <= PHONE
     assert 0 <= seen["left"] < seen["right"] <= PHONE
-    assert "median" in seen["heading"] or "attr" in seen["heading"]
+    assert "epoch time" in seen["heading"] or "attr" in seen["heading"]
     assert max(seen["lines"]) < 3, "two lines and their margins"
     assert seen["all"] > seen["few"] and seen["expanded"] == "true"
 

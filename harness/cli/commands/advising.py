@@ -82,15 +82,15 @@ class AdviseRequest(PredictionRequest):
 OPTION_COLUMNS = (
     TableColumn("name", "strategy"),
     *COST_COLUMNS[:2],
-    TableColumn("seconds_per_vertex", "per vertex", format_seconds, is_number=True, may_drop=True),
+    TableColumn("seconds_per_vertex", "per vertex", "s", may_drop=True),
     *COST_COLUMNS[2:],
 )
 TUNED_COLUMNS = (
     TableColumn("strategy", "strategy"),
     TableColumn("grid", "--grid"),
-    TableColumn("predicted", "predicted", format_seconds, is_number=True),
-    TableColumn("measured", "measured", format_seconds, is_number=True),
-    TableColumn("ratio", "predicted / measured", "{:.2f}".format, is_number=True),
+    TableColumn("predicted", "predicted", "s"),
+    TableColumn("measured", "measured", "s"),
+    TableColumn("ratio", "predicted / measured", "number", format="{:.2f}".format),
     TableColumn("why", "why", may_wrap=True),
 )
 

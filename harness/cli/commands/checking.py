@@ -162,9 +162,9 @@ CASE_MODULES = ("harness.conformance.case", "torch.fx.experimental.symbolic_shap
 CHECK_COLUMNS = (
     TableColumn("check", "check"),
     TableColumn("result", "result"),
-    TableColumn("cases", "cases", is_number=True),
-    TableColumn("worst", "worst", is_number=True),
-    TableColumn("allowed", "allowed", is_number=True),
+    TableColumn("cases", "cases", "whole"),
+    TableColumn("worst", "worst", "whole"),
+    TableColumn("allowed", "allowed", "whole"),
 )
 LISTED_COLUMNS = (
     TableColumn("case", "case", may_wrap=True),

@@ -51,17 +51,17 @@ def format_ratio_interval(interval: "Interval | None") -> str:
     return f"{interval.low:.3g} - {interval.high:.3g}" if interval else ""
 
 
-RATIO = TableColumn("ratio", "B over A", "{:.3g}".format, is_number=True)
-INTERVAL = TableColumn("interval", "interval", format_ratio_interval, is_number=True)
+RATIO = TableColumn("ratio", "B over A", "number")
+INTERVAL = TableColumn("interval", "interval", "number", format=format_ratio_interval)
 DIFFERENCE_COLUMNS = (
     TableColumn("label", "run"),
     TableColumn("verdict", "B is"),
     RATIO,
     INTERVAL,
-    TableColumn("seconds_a", "A", format_seconds, is_number=True),
-    TableColumn("seconds_b", "B", format_seconds, is_number=True),
+    TableColumn("seconds_a", "A", "s"),
+    TableColumn("seconds_b", "B", "s"),
     TableColumn("change", "largest change", may_drop=True),
-    TableColumn("launches", "launches", is_number=True, may_drop=True),
+    TableColumn("launches", "launches", "whole", may_drop=True),
 )
 RIVAL_COLUMNS = (
     TableColumn("case", "case"),
@@ -70,12 +70,12 @@ RIVAL_COLUMNS = (
     TableColumn("verdict", "B is"),
     RATIO,
     INTERVAL,
-    TableColumn("blocks", "blocks", is_number=True),
+    TableColumn("blocks", "blocks", "whole"),
 )
 PART_COLUMNS = (
     TableColumn("part", "part"),
-    TableColumn("seconds_a", "A", format_seconds, is_number=True),
-    TableColumn("seconds_b", "B", format_seconds, is_number=True),
+    TableColumn("seconds_a", "A", "s"),
+    TableColumn("seconds_b", "B", "s"),
 )
 MOST_PARTS = 6
 """The number of parts of an epoch that are listed for a run."""

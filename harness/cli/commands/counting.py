@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic.dataclasses import dataclass
 
 from harness.base.errors import RunError, UserError
-from harness.base.formatting import format_bytes, format_count, format_three_digits, format_whole
+from harness.base.formatting import format_bytes, format_count, format_three_digits
 from harness.cli.commands.answer import Answer
 from harness.cli.commands.output import Block, FactList, Headline, Table, TableColumn, View
 from harness.cli.commands.request import CONFIG
@@ -97,22 +97,22 @@ class WordsAnswer(Answer):
 
 ELEMENT_COLUMNS = (
     TableColumn("direction", "pass"),
-    TableColumn("layer", "layer", is_number=True),
+    TableColumn("layer", "layer", "whole"),
     TableColumn("op", "collective"),
     TableColumn("axis", "axis"),
     TableColumn("tensor", "tensor"),
-    TableColumn("formula", "formula", format_whole, is_number=True),
-    TableColumn("seen", "counted", format_whole, is_number=True),
-    TableColumn("calls", "calls", format_whole, is_number=True),
+    TableColumn("formula", "formula", "whole"),
+    TableColumn("seen", "counted", "whole"),
+    TableColumn("calls", "calls", "whole"),
     TableColumn("differs", ""),
 )
 PUBLISHED_COLUMNS = (
     TableColumn("quantity", "quantity"),
     TableColumn("formula", "formula", may_wrap=True),
-    TableColumn("claims", "claims", ", ".join, may_wrap=True, may_drop=True),
-    TableColumn("value", "paper", format_three_digits, is_number=True),
-    TableColumn("ours", "here", format_three_digits, is_number=True),
-    TableColumn("ratio", "ratio", format_three_digits, is_number=True),
+    TableColumn("claims", "claims", format=", ".join, may_wrap=True, may_drop=True),
+    TableColumn("value", "paper", "number", format=format_three_digits),
+    TableColumn("ours", "here", "number", format=format_three_digits),
+    TableColumn("ratio", "ratio", "number", format=format_three_digits),
 )
 
 

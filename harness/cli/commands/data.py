@@ -141,7 +141,7 @@ class FetchAnswer(Answer):
         yield Headline(
             f"{self.name} is fetched: {format_count(len(sizes), 'file')}, {format_bytes(sum(sizes.values()))}"
         )
-        columns = [TableColumn("bytes", "size", format_bytes, is_number=True), TableColumn("path", "file")]
+        columns = [TableColumn("bytes", "size", "B"), TableColumn("path", "file")]
         yield Table(
             columns, [{"path": str(path), "bytes": size} for path, size in sizes.items()], most_rows=MOST_ROWS
         )
@@ -358,8 +358,8 @@ class ListedStore:
 
 STORE_COLUMNS = (
     TableColumn("order", "order"),
-    TableColumn("files", "files", is_number=True, may_drop=True),
-    TableColumn("bytes", "size", format_bytes, is_number=True),
+    TableColumn("files", "files", "whole", may_drop=True),
+    TableColumn("bytes", "size", "B"),
     TableColumn("folder", "folder"),
 )
 
@@ -525,7 +525,7 @@ class BalanceAnswer(Answer):
         )
         columns = [
             TableColumn("order", "order of the vertices"),
-            TableColumn("ratio", "most / mean nonzeros", lambda ratio: f"{ratio:.3f}", is_number=True),
+            TableColumn("ratio", "most / mean nonzeros", "number", format=lambda ratio: f"{ratio:.3f}"),
         ]
         rows = [
             {"order": NAMES_OF_ORDERS.get(order, order), "ratio": ratio}

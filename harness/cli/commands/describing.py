@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass as plain_dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.base.formatting import format_share, format_si, format_whole
+from harness.base.formatting import format_si
 from harness.cli.commands.answer import Answer
 from harness.cli.commands.data import OrderRequest
 from harness.cli.commands.output import (
@@ -53,14 +53,14 @@ class InfoAnswer(Answer):
 
 SPLIT_COLUMNS = (
     TableColumn("split", "split"),
-    TableColumn("vertices", "vertices", format_whole, is_number=True),
-    TableColumn("share", "share", format_share, is_number=True),
+    TableColumn("vertices", "vertices", "whole"),
+    TableColumn("share", "share", "%"),
 )
 PART_COLUMNS = (
-    TableColumn("part", "part", is_number=True),
-    TableColumn("vertices", "vertices", format_whole, is_number=True),
-    TableColumn("nonzeros", "nonzeros", format_whole, is_number=True),
-    TableColumn("rows_needed", "rows needed", format_whole, is_number=True),
+    TableColumn("part", "part", "whole"),
+    TableColumn("vertices", "vertices", "whole"),
+    TableColumn("nonzeros", "nonzeros", "whole"),
+    TableColumn("rows_needed", "rows needed", "whole"),
 )
 
 

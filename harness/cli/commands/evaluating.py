@@ -208,7 +208,7 @@ class FiguresAnswer(Answer):
         columns = (
             TableColumn("figure", "figure"),
             TableColumn("files", "files"),
-            TableColumn("size", "size", format_bytes, is_number=True),
+            TableColumn("size", "size", "B"),
         )
         yield Table(columns, rows, most_rows=MOST_ROWS)
 
@@ -254,7 +254,7 @@ class ReportAnswer(Answer):
 
 
 REFUSED_COLUMNS = (TableColumn("file", "pack"), TableColumn("refusal", "why it is refused", may_wrap=True))
-MARK_COLUMNS = (TableColumn("mark", "mark"), TableColumn("runs", "runs", is_number=True))
+MARK_COLUMNS = (TableColumn("mark", "mark"), TableColumn("runs", "runs", "whole"))
 
 
 @plain_dataclass(frozen=True)

@@ -50,7 +50,7 @@ CLAIM_COLUMNS = (
     TableColumn("place", "place"),
     TableColumn("printed", "printed"),
     TableColumn("ours", "ours", may_wrap=True),
-    TableColumn("ratio", "ours/printed", "{:.3g}".format, is_number=True),
+    TableColumn("ratio", "ours/printed", "number"),
     TableColumn("source", "source"),
     TableColumn("words", "verdict"),
     TableColumn("uncounted", "not counted"),
@@ -137,7 +137,7 @@ class ClaimsAnswer(Answer):
 def _make_table(rows: "Rows") -> Table:
     """Make a table of rows of text, of which the first has the headings and the first column is not a number."""
     heads = rows[0] if rows else ()
-    columns = [TableColumn(head, head, is_number=number > 0) for number, head in enumerate(heads)]
+    columns = [TableColumn(head, head, "whole" if number > 0 else None) for number, head in enumerate(heads)]
     return Table(columns, [dict(zip(heads, row, strict=True)) for row in rows[1:]])
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from harness.base.formatting import format_interval, format_seconds
+from harness.base.formatting import format_interval
 from harness.cli.commands.output import Block, Table, TableColumn
 from harness.cli.commands.run_facts import describe_run
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     TableColumn("run", "run"),
-    TableColumn("launches", "launches", is_number=True),
-    TableColumn("seconds", "epoch", format_seconds, is_number=True),
+    TableColumn("launches", "launches", "whole"),
+    TableColumn("seconds", "epoch", "s"),
     TableColumn("interval", "95 % interval"),
     TableColumn("range", "range", may_drop=True),
     TableColumn("statuses", "failed", may_drop=True),

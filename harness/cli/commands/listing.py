@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from pydantic.dataclasses import dataclass
 
 from harness.base.errors import UserError, missing_package_error
-from harness.base.formatting import format_count, format_si, format_whole
+from harness.base.formatting import format_count
 from harness.cli.commands.answer import Answer
 from harness.cli.commands.output import Block, FactList, Headline, Table, TableColumn, View
 from harness.cli.commands.request import CONFIG, OptionStyle, Ranks, Request, StrategyName
@@ -85,10 +85,10 @@ def shorten_paper(paper: str) -> str:
 
 STRATEGY_COLUMNS = (
     TableColumn("name", "strategy"),
-    TableColumn("paper", "paper", shorten_paper, may_wrap=True),
-    TableColumn("trains_on", "trains on", lambda steps: steps.removeprefix("the ")),
+    TableColumn("paper", "paper", format=shorten_paper, may_wrap=True),
+    TableColumn("trains_on", "trains on", format=lambda steps: steps.removeprefix("the ")),
     TableColumn("promise", "result"),
-    TableColumn("models", "models", ", ".join),
+    TableColumn("models", "models", format=", ".join),
 )
 
 
@@ -162,7 +162,7 @@ def _list_models(root: Path) -> ListAnswer:
     rows = [model.as_row() for model in models]
     signs = {True: "yes", False: "-"}
     columns = [
-        TableColumn(name, name, lambda cell: signs.get(cell, str(cell)), may_drop=name != "strategy")
+        TableColumn(name, name, format=lambda cell: signs.get(cell, str(cell)), may_drop=name != "strategy")
         for name in (rows[0] if rows else ())
     ]
     return ListAnswer(
@@ -185,7 +185,7 @@ def _list_grids(request: ListRequest) -> ListAnswer:
     documents = [{axis.value: size for axis, size in grid.items()} for grid in grids]
     axes = list(dict.fromkeys(axis for grid in documents for axis in grid))
     rows = [{"grid": ",".join(f"{axis}={size}" for axis, size in grid.items()), **grid} for grid in documents]
-    columns = [TableColumn("grid", "--grid"), *(TableColumn(axis, axis, is_number=True) for axis in axes)]
+    columns = [TableColumn("grid", "--grid"), *(TableColumn(axis, axis, "whole") for axis in axes)]
     ranks = format_count(request.ranks, "rank")
     title = f"{request.strategy} has {format_count(len(grids), 'grid')} of {ranks}"
     return ListAnswer(title, columns, rows, documents)
@@ -211,12 +211,12 @@ def take_sentence(text: str) -> str:
     return text.partition(". ")[0]
 
 
-ABOUT = TableColumn("about", "description", take_sentence, may_wrap=True, may_drop=True)
+ABOUT = TableColumn("about", "description", format=take_sentence, may_wrap=True, may_drop=True)
 DATASET_COLUMNS = (
-    TableColumn("vertices", "vertices", format_si, is_number=True),
-    TableColumn("edges", "edges", format_si, is_number=True),
-    TableColumn("features", "features", is_number=True),
-    TableColumn("classes", "classes", is_number=True),
+    TableColumn("vertices", "vertices", "count"),
+    TableColumn("edges", "edges", "count"),
+    TableColumn("features", "features", "whole"),
+    TableColumn("classes", "classes", "whole"),
     TableColumn("built", "built"),
     ABOUT,
 )
@@ -246,8 +246,8 @@ def _describe_dataset(root: Path, name: str) -> dict[str, Any]:
 
 MACHINE_COLUMNS = (
     TableColumn("device", "device"),
-    TableColumn("ranks_per_node", "ranks per node", format_whole, is_number=True),
-    TableColumn("predicts", "predictions", {True: "yes", False: "no"}.__getitem__),
+    TableColumn("ranks_per_node", "ranks per node", "whole"),
+    TableColumn("predicts", "predictions", format={True: "yes", False: "no"}.__getitem__),
     ABOUT,
 )
 
@@ -274,9 +274,9 @@ def _describe_machine(root: Path, name: str) -> dict[str, Any]:
 
 EXPERIMENT_COLUMNS = (
     TableColumn("paper", "paper"),
-    TableColumn("laptop", "runs", is_number=True),
-    TableColumn("emulated", "emulated", is_number=True),
-    TableColumn("published", "published", is_number=True),
+    TableColumn("laptop", "runs", "whole"),
+    TableColumn("emulated", "emulated", "whole"),
+    TableColumn("published", "published", "whole"),
     ABOUT,
 )
 

@@ -5,21 +5,30 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, NamedTuple
 
+from harness.base.formatting import FORMATS, Unit
 from harness.base.untrusted import escape_line
 
 
 class TableColumn(NamedTuple):
-    """A column of a table: the key of its values, its title, and how a value is printed."""
+    """A column of a table: the key of its values, its title, and the unit of its numbers."""
 
     key: str
     title: str
-    format: Callable[[Any], str] = str
-    is_number: bool = False
-    """Whether it is aligned to the right."""
+    unit: Unit | None = None
+    """None for text. Numbers are aligned to the right. Values that are texts are printed as they are."""
+    format: Callable[[Any], str] | None = None
+    """How a value is printed, if its unit does not say it."""
     may_wrap: bool = False
     """Whether long values continue on the next line in a narrow terminal. Other values are never cut."""
     may_drop: bool = False
     """Whether a narrow terminal leaves the column out."""
+
+    def format_cell(self, value: Any) -> str:
+        """Return the text of a value; empty for None."""
+        if value is None:
+            return ""
+        chosen = self.format or (FORMATS[self.unit] if self.unit and not isinstance(value, str) else str)
+        return escape_line(chosen(value))
 
 
 MOST_ROWS = 20
@@ -45,13 +54,9 @@ class Table:
     def format_columns(self) -> dict[TableColumn, list[str]]:
         """Return the cells of each column as text."""
         return {
-            column: [_format_cell(column, row.get(column.key)) for row in self.rows]
+            column: [column.format_cell(row.get(column.key)) for row in self.rows]
             for column in self.list_shown_columns()
         }
-
-
-def _format_cell(column: TableColumn, value: Any) -> str:
-    return "" if value is None else escape_line(column.format(value))
 
 
 @dataclass(frozen=True)

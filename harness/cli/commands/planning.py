@@ -76,12 +76,12 @@ RUN_COLUMNS = (
     TableColumn("grid", "--grid", may_drop=True),
 )
 JOB_COLUMNS = (
-    TableColumn("jobs", "jobs", is_number=True),
-    TableColumn("nodes", "nodes each", is_number=True),
-    TableColumn("minutes", "min each", is_number=True),
-    TableColumn("expected", "expected min", format_three_digits, is_number=True),
-    TableColumn("runs", "runs", is_number=True),
-    TableColumn("node_hours", "node-hours", format_three_digits, is_number=True),
+    TableColumn("jobs", "jobs", "whole"),
+    TableColumn("nodes", "nodes each", "whole"),
+    TableColumn("minutes", "min each", "whole"),
+    TableColumn("expected", "expected min", "number", format=format_three_digits),
+    TableColumn("runs", "runs", "whole"),
+    TableColumn("node_hours", "node-hours", "number", format=format_three_digits),
     TableColumn("refusal", "never starts", may_wrap=True),
 )
 

@@ -17,7 +17,6 @@ from harness.base.formatting import (
     format_interval,
     format_seconds,
     format_share,
-    format_si,
 )
 from harness.base.progress import report_steps
 from harness.cli.commands.answer import Answer
@@ -154,18 +153,18 @@ def name_constant(constant: str) -> str:
 
 COST_COLUMNS = (
     TableColumn("grid", "--grid"),
-    TableColumn("epoch_seconds", "epoch", format_seconds, is_number=True),
-    TableColumn("interval", "interval", lambda interval: format_interval(*interval), is_number=True),
-    TableColumn("waiting_share", "waiting", format_share, is_number=True, may_drop=True),
-    TableColumn("elements_received", "received", format_si, is_number=True),
-    TableColumn("peak_bytes", "peak", format_bytes, is_number=True, may_drop=True),
+    TableColumn("epoch_seconds", "epoch", "s"),
+    TableColumn("interval", "interval", "number", format=lambda interval: format_interval(*interval)),
+    TableColumn("waiting_share", "waiting", "%", may_drop=True),
+    TableColumn("elements_received", "received", "count"),
+    TableColumn("peak_bytes", "peak", "B", may_drop=True),
     TableColumn("memory", "memory"),
     TableColumn("limited_by", "limited by", may_drop=True),
 )
 RUN_COLUMNS = (
     TableColumn("run", "run"),
     TableColumn("machine", "machine"),
-    TableColumn("ranks", "ranks", is_number=True),
+    TableColumn("ranks", "ranks", "whole"),
     *COST_COLUMNS,
 )
 

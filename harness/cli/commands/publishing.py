@@ -95,9 +95,9 @@ class VerifyRequest(Request):
 
 COLUMNS = (
     TableColumn("check", "check"),
-    TableColumn("holds", "holds", is_number=True),
-    TableColumn("broken", "broken", is_number=True),
-    TableColumn("cannot be verified", "cannot be verified", is_number=True),
+    TableColumn("holds", "holds", "whole"),
+    TableColumn("broken", "broken", "whole"),
+    TableColumn("cannot be verified", "cannot be verified", "whole"),
     TableColumn("meaning", "what holds", may_wrap=True),
 )
 REASONS = (TableColumn("check", "check"), TableColumn("reason", "the first reason", may_wrap=True))

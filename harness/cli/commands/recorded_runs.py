@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from harness.base.errors import UserError
 from harness.base.files import list_complete_folders
-from harness.base.formatting import format_bytes, format_count, format_seconds, format_si
+from harness.base.formatting import format_bytes, format_count
 from harness.base.untrusted import escape_line
 from harness.base.validation import clip_line
 from harness.cli.commands.answer import Answer
@@ -174,13 +174,13 @@ RUN_COLUMNS_LISTED = (
     TableColumn("run_id", "run"),
     TableColumn("strategy", "strategy"),
     TableColumn("dataset", "graph"),
-    TableColumn("ranks", "ranks", is_number=True),
+    TableColumn("ranks", "ranks", "whole"),
     TableColumn("status", "status"),
     TableColumn("source", "source"),
-    TableColumn("epoch_seconds_median", "epoch", format_seconds, is_number=True),
-    TableColumn("elements_received", "received", format_si, is_number=True, may_drop=True),
-    TableColumn("ended", "ended (UTC)", format_time, may_drop=True),
-    TableColumn("bytes", "size", format_bytes, is_number=True, may_drop=True),
+    TableColumn("epoch_seconds_median", "epoch", "s"),
+    TableColumn("elements_received", "received", "count", may_drop=True),
+    TableColumn("ended", "ended (UTC)", format=format_time, may_drop=True),
+    TableColumn("bytes", "size", "B", may_drop=True),
     TableColumn("grid", "--grid", may_drop=True),
 )
 

@@ -113,7 +113,7 @@ def _render_table(table: Table, view: View, console: Console) -> None:
     for column in cells:
         rich.add_column(
             Text(column.title),
-            justify="right" if column.is_number else "left",
+            justify="right" if column.unit else "left",
             overflow="fold",
             no_wrap=not column.may_wrap,
         )

@@ -152,15 +152,15 @@ def list_entry_columns(view: View) -> list[TableColumn]:
     number = format_whole if view.verbose else format_si
     return [
         TableColumn("direction", "pass"),
-        TableColumn("layer", "layer", is_number=True),
+        TableColumn("layer", "layer", "whole"),
         TableColumn("op", "op"),
         TableColumn("axis", "axis"),
         TableColumn("tensor", "tensor"),
-        TableColumn("calls", "calls", is_number=True),
-        TableColumn("elements_payload", "elements", number, is_number=True),
-        TableColumn("elements_formula", "formula", number, is_number=True, may_drop=True),
-        TableColumn("flops", "flop", format_si, is_number=True),
-        TableColumn("bytes_touched", "touched", format_bytes, is_number=True),
+        TableColumn("calls", "calls", "whole"),
+        TableColumn("elements_payload", "elements", "number", format=number),
+        TableColumn("elements_formula", "formula", "number", format=number, may_drop=True),
+        TableColumn("flops", "flop", "count"),
+        TableColumn("bytes_touched", "touched", "B"),
         TableColumn("phase", "phase", may_drop=True),
     ]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.base.errors import UserError
-from harness.base.formatting import format_bytes, format_count, format_seconds, format_share, format_si
+from harness.base.formatting import format_bytes, format_count, format_seconds, format_si
 from harness.cli.commands.output import Table, TableColumn
 from harness.ledger import AxisName
 from harness.results.record import Record
@@ -183,8 +183,8 @@ def tabulate_phases(record: Record) -> Table:
     ]
     columns = (
         TableColumn("phase", "phase"),
-        TableColumn("seconds", "time", format_seconds, is_number=True),
-        TableColumn("share", "share", format_share, is_number=True),
+        TableColumn("seconds", "time", "s"),
+        TableColumn("share", "share", "%"),
     )
     return Table(columns, rows, "The median epoch, on its slowest rank")
 

@@ -15,7 +15,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from harness.base.errors import UserError
-from harness.base.formatting import format_count, format_seconds, format_share, format_si
+from harness.base.formatting import format_count, format_seconds, format_share
 from harness.base.untrusted import escape_line
 from harness.cli.commands.answer import Answer
 from harness.cli.commands.launch_summary import lay_out_launches
@@ -131,12 +131,12 @@ class FinishedRun:
 RUN_ROW = (
     TableColumn("strategy", "strategy"),
     TableColumn("dataset", "graph"),
-    TableColumn("ranks", "ranks", is_number=True),
+    TableColumn("ranks", "ranks", "whole"),
     TableColumn("grid", "--grid", may_drop=True),
     TableColumn("status", "status"),
-    TableColumn("epoch_seconds", "epoch", format_seconds, is_number=True),
-    TableColumn("elements_received", "received", format_si, is_number=True, may_drop=True),
-    TableColumn("accuracy_test", "test accuracy", "{:.3f}".format, is_number=True, may_drop=True),
+    TableColumn("epoch_seconds", "epoch", "s"),
+    TableColumn("elements_received", "received", "count", may_drop=True),
+    TableColumn("accuracy_test", "test accuracy", "number", format="{:.3f}".format, may_drop=True),
 )
 
 
@@ -282,8 +282,8 @@ def lay_out_trace(trace: Mapping[str, Any]) -> Iterator[Block]:
     )
     columns = (
         TableColumn("name", "", may_wrap=True),
-        TableColumn("seconds", "time", format_seconds, is_number=True),
-        TableColumn("share", "share", format_share, is_number=True),
+        TableColumn("seconds", "time", "s"),
+        TableColumn("share", "share", "%"),
     )
     for title, key in (("Longest kernels", "kernels"), ("Longest waits for communication", "exposed")):
         rows = [

@@ -120,9 +120,9 @@ class LinksAnswer(Answer):
             f"all-reduce of {format_count(widest.size, 'rank')}, latency {latency}"
         )
         columns = [
-            TableColumn("size", "ranks in a group", is_number=True),
-            TableColumn("before", "distance", is_number=True),
-            TableColumn("gbs", "received by each", _format_rate, is_number=True),
+            TableColumn("size", "ranks in a group", "whole"),
+            TableColumn("before", "distance", "whole"),
+            TableColumn("gbs", "received by each", "number", format=_format_rate),
         ]
         yield Table(columns, [row.model_dump() for row in self.measured.rows])
         facts = {"network": self.measured.network, "card": self.card and str(self.card)}
@@ -174,9 +174,9 @@ UNITS = {
 """The units of constants, by the last part of their names in a machine card."""
 CONSTANT_COLUMNS = (
     TableColumn("constant", "constant"),
-    TableColumn("value", "value", is_number=True),
+    TableColumn("value", "value", "whole"),
     TableColumn("unit", "unit"),
-    TableColumn("within", "within a factor of", format_three_digits, is_number=True),
+    TableColumn("within", "within a factor of", "number", format=format_three_digits),
     TableColumn("source", "source", may_wrap=True, may_drop=True),
 )
 

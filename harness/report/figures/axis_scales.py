@@ -6,7 +6,7 @@ with SI prefixes, as the command line does.
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.axis import Axis
 from matplotlib.ticker import (
@@ -18,9 +18,8 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
-from harness.base.formatting import format_bytes, format_seconds, format_share, format_si, format_three_digits
-
-Unit = Literal["s", "B", "%", "", "times", "number"]
+from harness.base.formatting import COUNTS, FORMATS, Unit, format_number
+from harness.results.schema import find_quantity
 
 
 class Scale(NamedTuple):
@@ -29,8 +28,7 @@ class Scale(NamedTuple):
     column: str
     """The column of the frame."""
     label: str
-    unit: Unit = ""
-    """The unit of the column: seconds, bytes, a share (0 to 1), a count, a ratio, or a number without SI prefixes."""
+    unit: Unit = "count"
     log: bool = False
     zero: bool = False
     """Whether the axis starts at 0."""
@@ -45,18 +43,13 @@ class Scale(NamedTuple):
             axis.set_major_locator(FixedLocator(choose_log_ticks(min(values), max(values), room)))
         elif not self.log:
             most = min(math.floor(1.2 / room), 6)
-            axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 5, 10], integer=not self.unit))
+            axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 5, 10], integer=self.unit in COUNTS))
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(self.formatter)
 
     def format_value(self, value: float) -> str:
-        """Format a value with three digits and its unit, as tables and annotations show it."""
-        if self.unit == "times":
-            return f"{format_three_digits(value)}×"
-        if self.unit == "number":
-            return format_number(value)
-        formats = {"s": format_seconds, "B": format_bytes, "%": format_share, "": format_si}
-        return formats[self.unit](value)
+        """Format a value with its unit, as tables and annotations show it."""
+        return FORMATS[self.unit](value)
 
     def find_limits(self, values: Sequence[float]) -> tuple[float, float]:
         """Return the limits of an axis for these values, with some room around them."""
@@ -77,7 +70,9 @@ class Scale(NamedTuple):
             return FuncFormatter(lambda value, _: f"{value:g}×")
         if self.unit == "number":
             return FuncFormatter(lambda value, _: format_number(value))
-        return EngFormatter(unit=self.unit, sep=" " if self.unit else "")
+        if self.unit in COUNTS:
+            return EngFormatter(sep="")
+        return EngFormatter(unit=self.unit, sep=" ")
 
     def encode(self, **options: Any) -> dict[str, Any]:
         """Return the Vega-Lite encoding of the axis, without its channel."""
@@ -85,7 +80,7 @@ class Scale(NamedTuple):
         with_unit = f"replace({si}, /([a-zµ]?)$/i, ' $1{self.unit}')"  # "2m" becomes "2 ms"
         labels = {
             "%": "format(100 * datum.value, '~g') + ' %'",
-            "": si,
+            **dict.fromkeys(COUNTS, si),
             "times": f"{number.format('~g')} + '×'",
         }
         labels |= {"number": f"abs(datum.value) < 1e-3 ? {number.format('~e')} : {number.format('~g')}"}
@@ -99,12 +94,11 @@ class Scale(NamedTuple):
         }
 
 
-def format_number(value: float) -> str:
-    """Format a number without SI prefixes: 0.25, 1e-7."""
-    if value == 0 or abs(value) >= 1e-3:
-        return f"{value:.3g}"
-    digits, exponent = f"{value:.2e}".split("e")
-    return f"{float(digits):g}e{int(exponent)}"
+def scale_of(column: str, label: str = "", *, log: bool = False, zero: bool = False) -> Scale:
+    """Return the axis of a quantity of a run, with the title and the unit that the schema gives it."""
+    quantity = find_quantity(column)
+    assert quantity.unit
+    return Scale(column, label or quantity.title, quantity.unit, log, zero)
 
 
 LABEL_ROOM = {"x": 0.3, "y": 0.1}
@@ -131,7 +125,7 @@ def choose_log_ticks(low: float, high: float, room: float) -> list[float]:
     ]
 
 
-RANKS = Scale("ranks", "ranks", "", log=True)
+RANKS = scale_of("ranks", log=True)
 
 
 def set_tried_ticks(axis: Axis, tried: Sequence[int]) -> None:

@@ -4,7 +4,6 @@ They are made of `Panel.launches`, all curves at once: to select the rows of eac
 """
 
 from collections.abc import Callable
-from typing import Literal
 
 import pandas as pd
 
@@ -12,6 +11,7 @@ from harness.base.formatting import format_count, format_three_digits
 from harness.report.figures.axis_scales import Scale
 from harness.report.figures.panels import TIMES, Curve, Panel
 from harness.results.parquet import RunTable
+from harness.results.schema import find_quantity
 from harness.results.statistics import find_oversubscribed
 
 MIN_LOSSES = 3
@@ -59,12 +59,10 @@ def concat_by_curve(launches: pd.DataFrame, *parts: pd.DataFrame) -> pd.DataFram
     return rows.iloc[rows.curve.map(order).argsort(kind="stable")].reset_index(drop=True)
 
 
-def select_best_grids(
-    launches: pd.DataFrame, columns: list[str], column: str, best: Literal["min", "max"]
-) -> pd.DataFrame:
-    """Return the launches on the grid with the best median of a column, for each combination of `columns`."""
+def select_best_grids(launches: pd.DataFrame, columns: list[str], column: str) -> pd.DataFrame:
+    """Return the launches on the grid with the best median of a quantity, for each combination of `columns`."""
     medians = launches.groupby([*columns, "grid"])[column].median().reset_index()
-    ordered = medians.sort_values([column, "grid"], ascending=[best == "min", True])
+    ordered = medians.sort_values([column, "grid"], ascending=[find_quantity(column).better != "more", True])
     return launches.merge(ordered.drop_duplicates(columns)[[*columns, "grid"]], on=[*columns, "grid"])
 
 
@@ -73,7 +71,7 @@ def tabulate_best_grids(launches: pd.DataFrame, column: str) -> pd.DataFrame | N
     points, failures = select_points(launches).dropna(subset=[column]), select_failures(launches)
     shared = points[(points.source == "measured") & find_oversubscribed(points)].groupby("curve").ranks.min()
     columns = [*CURVE_COLUMNS, *LAUNCH_COLUMNS, column]
-    done = select_best_grids(points[columns], ["curve", "ranks"], column, best="min")
+    done = select_best_grids(points[columns], ["curve", "ranks"], column)
     done = done[done.groupby("curve").ranks.transform("nunique") > 1]
     if done.empty:
         return None
@@ -84,11 +82,7 @@ def tabulate_best_grids(launches: pd.DataFrame, column: str) -> pd.DataFrame | N
 
 
 def tabulate_largest_ranks(
-    launches: pd.DataFrame,
-    column: str,
-    *columns: str,
-    best: Literal["min", "max"] = "min",
-    keep_unknown: bool = False,
+    launches: pd.DataFrame, column: str, *columns: str, keep_unknown: bool = False
 ) -> pd.DataFrame | None:
     """Return the launches of each curve at the largest number of ranks with a value, on the grid with the best median.
 
@@ -104,7 +98,7 @@ def tabulate_largest_ranks(
         known |= ~known.groupby(done.curve).transform("any")
     done = done[known]
     largest = done.groupby("curve").ranks.max()
-    done = select_best_grids(done[done.ranks == done.curve.map(largest)], ["curve"], column, best)
+    done = select_best_grids(done[done.ranks == done.curve.map(largest)], ["curve"], column)
     failed = failed[failed.ranks > failed.curve.map(largest).fillna(0)]
     only_failed = failed[~failed.curve.isin(largest.index)].drop_duplicates("curve")
     shown = concat_by_curve(launches, done, only_failed)

@@ -12,14 +12,14 @@ import json
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from harness.base.formatting import format_count
 from harness.report.figures.palette import FILLS, CurveLook, look_of, numbered_look, strategy_sort_key
-from harness.results.schema import MISSING, SOURCES
+from harness.results.schema import MISSING, SOURCES, find_quantity
 from harness.results.statistics import find_oversubscribed, summarize_configurations
 
 SETTINGS = {
@@ -168,11 +168,13 @@ class Curve:
         done = self.runs[self.runs.status == "ok"].dropna(subset=TIMES, how="all")
         return done.sort_values(["ranks", "grid", "launch"])
 
-    def summarize_launches(self, x: str, column: str, best: Literal["min", "max"]) -> pd.DataFrame:
-        """Return the median and range of a column over launches for each value of `x`, on the best grid."""
+    def summarize_launches(self, x: str, column: str) -> pd.DataFrame:
+        """Return the median and range of a quantity over launches for each value of `x`, on the best grid."""
         groups = self.points.dropna(subset=[column]).groupby([x, "grid"])[column]
         each = groups.agg(middle="median", low="min", high="max").reset_index()
-        ordered = each.sort_values(["middle", "grid"], ascending=[best == "min", True])
+        ordered = each.sort_values(
+            ["middle", "grid"], ascending=[find_quantity(column).better != "more", True]
+        )
         return ordered.groupby(x).head(1).sort_values(x)
 
 

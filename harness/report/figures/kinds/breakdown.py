@@ -68,7 +68,7 @@ class Breakdown:
         if ranks is not None:
             points, failed = points[points.ranks == ranks], failed[failed.ranks == ranks]
         if not alone:
-            points = select_best_grids(points, ["curve"], EPOCH, best="min")
+            points = select_best_grids(points, ["curve"], EPOCH)
         frame = self._tabulate_bars(points, failed, tables, with_ranks=ranks is None)
         frame["total"] = frame.groupby("label").seconds.transform("sum", min_count=1)
         frame = frame[frame.total.isna() | (frame.total > 0)].reset_index(drop=True)

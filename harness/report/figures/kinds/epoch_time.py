@@ -5,14 +5,14 @@ from functools import partial
 
 import pandas as pd
 
-from harness.report.figures.axis_scales import Scale
+from harness.report.figures.axis_scales import scale_of
 from harness.report.figures.frames import add_notes, describe_median, sort_rows, tabulate_largest_ranks
 from harness.report.figures.kind import FigureKind, Tables
 from harness.report.figures.marks import Dots
 from harness.report.figures.panels import EPOCH, Panel
 from harness.report.figures.placed_marks import IN_ROWS, place_among_times
 
-SECONDS = Scale(EPOCH, "epoch time", "s")
+SECONDS = scale_of(EPOCH)
 
 
 def make_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:

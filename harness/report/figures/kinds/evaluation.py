@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from harness.report.figures.axis_scales import Scale
+from harness.report.figures.axis_scales import Scale, scale_of
 from harness.report.figures.frames import (
     add_notes,
     describe_median,
@@ -15,8 +15,7 @@ from harness.report.figures.marks import Dots
 from harness.report.figures.panels import TARGET, Panel, split_across_families
 
 ACCURACY = "best_accuracy"
-BEST = Scale(ACCURACY, "best test accuracy", "%")
-SECONDS = Scale(TARGET, "training time until the target accuracy", "s")
+BEST, SECONDS = Scale(ACCURACY, "best test accuracy", "%"), scale_of(TARGET)
 
 
 def make_accuracy_frame(panel: Panel, tables: Tables) -> pd.DataFrame | None:
@@ -24,10 +23,10 @@ def make_accuracy_frame(panel: Panel, tables: Tables) -> pd.DataFrame | None:
     done = panel.launches[panel.launches.status == "ok"]
     tested = tables.accuracy.rows[tables.accuracy.rows.split == "test"]
     best = done.run_id.map(tested.groupby("run_id").accuracy.max()).fillna(done.accuracy_test)
-    launches = done.assign(**{ACCURACY: best})
-    frame = tabulate_largest_ranks(launches, ACCURACY, "evaluation_seconds", best="max")
-    if frame is None or not has_differences(frame, ACCURACY):
+    frame = tabulate_largest_ranks(done.assign(accuracy_test=best), "accuracy_test", "evaluation_seconds")
+    if frame is None or not has_differences(frame, "accuracy_test"):
         return None
+    frame = frame.rename(columns={"accuracy_test": ACCURACY})
     return add_notes(
         sort_rows(frame, ACCURACY, ascending=False), lambda rows: f"{100 * rows[ACCURACY].median():.1f} %"
     )

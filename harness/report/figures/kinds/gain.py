@@ -75,8 +75,7 @@ def make_frame(panel: Panel, tables: Tables) -> pd.DataFrame | None:
 def _divide(curve: Curve, baseline: Curve) -> pd.DataFrame | None:
     """Divide the throughputs of a curve by the median of the baseline, at the most ranks that both have."""
     ours, theirs = (
-        each.summarize_launches("ranks", THROUGHPUT, best="max").set_index("ranks")
-        for each in (curve, baseline)
+        each.summarize_launches("ranks", THROUGHPUT).set_index("ranks") for each in (curve, baseline)
     )
     common = ours.index.intersection(theirs.index)
     if common.empty:

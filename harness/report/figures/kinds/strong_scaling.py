@@ -4,7 +4,7 @@ from functools import partial
 
 import pandas as pd
 
-from harness.report.figures.axis_scales import RANKS, Scale
+from harness.report.figures.axis_scales import RANKS, scale_of
 from harness.report.figures.frames import add_serial_reference, tabulate_best_grids
 from harness.report.figures.kind import FigureKind, Tables
 from harness.report.figures.marks import Lines
@@ -22,7 +22,7 @@ KIND = FigureKind(
     "Strong scaling",
     "How much faster is an epoch on more ranks?",
     make_frame,
-    Lines(RANKS, Scale(EPOCH, "epoch time", "s", log=True), ideal=-1, reference="serial"),
+    Lines(RANKS, scale_of(EPOCH, log=True), ideal=-1, reference="serial"),
     split_with_graph_curves,
     best=EPOCH,
     place_marks=partial(place_among_times, column=EPOCH, kinds=OVER_RANKS),

@@ -8,7 +8,7 @@ from functools import partial
 
 import pandas as pd
 
-from harness.report.figures.axis_scales import Scale
+from harness.report.figures.axis_scales import Scale, scale_of
 from harness.report.figures.frames import tabulate_launches
 from harness.report.figures.kind import FigureKind, Tables
 from harness.report.figures.marks import Lines
@@ -16,7 +16,7 @@ from harness.report.figures.panels import EPOCH, Panel, join_variants, split_pan
 from harness.spec.dataset import strip_width
 
 COLUMN = "vertices_per_second"
-THROUGHPUT = Scale(COLUMN, "vertices per second", log=True)
+THROUGHPUT = scale_of(COLUMN, log=True)
 CAPTION = """\
 Vertices per second of all ranks together, at the largest number of ranks of each strategy. A line joins the medians
 over launches on the fastest grid, and the band is their range. Setup and compilation are excluded."""
@@ -42,7 +42,7 @@ def tabulate_throughputs(panel: Panel, _: Tables, size: str, name: str) -> pd.Da
         curves.append(replace(curve, runs=done[done.ranks == done.ranks.max()]))
     frames = []
     for curve in join_variants([curve for curve in curves if len(curve.runs)], size, name):
-        best = curve.summarize_launches(size, COLUMN, best="max")[[size, "grid"]]
+        best = curve.summarize_launches(size, COLUMN)[[size, "grid"]]
         frame = tabulate_launches(curve, curve.points.merge(best), size, COLUMN, EPOCH)
         if frame[size].nunique() > 1:
             frames.append(frame.astype({size: int}).rename(columns={size: name}))

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from harness.report.figures.axis_scales import Scale
+from harness.report.figures.axis_scales import Scale, scale_of
 from harness.report.figures.frames import has_differences, tabulate_largest_ranks
 from harness.report.figures.kind import FigureKind, Tables
 from harness.report.figures.marks import Points
@@ -34,7 +34,7 @@ KIND = FigureKind(
     make_frame,
     Points(
         Scale(MEMORY, "memory per rank", "B", log=True),
-        Scale(EPOCH, "epoch time", "s", log=True),
+        scale_of(EPOCH, log=True),
         front=FRONT,
     ),
     best=EPOCH,

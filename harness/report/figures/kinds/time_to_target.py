@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from harness.report.figures.axis_scales import RANKS, Scale
+from harness.report.figures.axis_scales import RANKS, scale_of
 from harness.report.figures.frames import tabulate_best_grids
 from harness.report.figures.kind import FigureKind, Tables
 from harness.report.figures.marks import Lines
@@ -19,7 +19,7 @@ KIND = FigureKind(
     "Time to the target accuracy",
     "How long does it take to reach the target accuracy?",
     make_frame,
-    Lines(RANKS, Scale(TARGET, "time to target accuracy", "s", log=True)),
+    Lines(RANKS, scale_of(TARGET, log=True)),
     split_across_families,
     best=TARGET,
     caption="""\
