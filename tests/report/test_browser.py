@@ -154,7 +154,7 @@ def test_folded_columns_unfold(probe: Callable[..., Seen]) -> None:
     )
     assert {"strategy", "ranks", "grid", "elements received", "memory", "runs"} <= set(seen["few"])
     assert any(name.startswith("epoch time") for name in seen["few"])
-    assert set(seen["all"]) - set(seen["few"]) >= {"computing (%)", "loss"}
+    assert set(seen["all"]) - set(seen["few"]) >= {"computing (%)", "final loss"}
     assert seen["again"] == seen["few"]
 
 
