@@ -15,8 +15,8 @@ from tests.python_path import CHECKOUT, with_python_path
 pytestmark = pytest.mark.long
 
 PAGE = (CHECKOUT / "docs" / "develop" / "architecture.md").read_text()
-SECTION = PAGE[PAGE.index("## Five changes, step by step") :]
-PARAMETER, COLUMN, FIGURE, MACHINE, MISTAKE = SECTION.split("\n### ")[1:]
+SECTION = PAGE[PAGE.index("## Six changes, step by step") :]
+PARAMETER, COLUMN, FIGURE, VERB, MACHINE, MISTAKE = SECTION.split("\n### ")[1:]
 
 
 class Change(NamedTuple):
@@ -72,7 +72,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if source.is_symlink() or source.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target, follow_symlinks=False)
-    for text in (PARAMETER, COLUMN, FIGURE, MACHINE):
+    for text in (PARAMETER, COLUMN, FIGURE, VERB, MACHINE):
         apply_change(copy, parse_change(text))
     (copy / "docs" / "reference" / "tables.md").write_text(run_python(copy, "docs/write_tables.py"))
     return copy
@@ -84,6 +84,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (PARAMETER, {"strategies/cagnet/oned.py", "docs/strategies/cagnet.md"}),
         (COLUMN, {"harness/results/schema.py"}),
         (FIGURE, {"harness/report/figures/kinds/fewest_messages.py"}),
+        (VERB, {"harness/cli/commands/degrees.py", "harness/cli/commands/__init__.py"}),
         (MACHINE, {"config/machines/department.yaml"}),
         (MISTAKE, {"strategies/cagnet/oned.py"}),
     ],
@@ -115,6 +116,7 @@ found = {
     "wrong": say(f"{run} --set strategy.params.first_block=middle"),
     "mistaken": say(f"{run} --set strategy.params.moves=all_gather"),
     "collect": say("collect"),
+    "degrees": [say("data degrees tiny-sbm"), say("data degrees tiny-sbm --json")],
 }
 
 from harness.conformance.case import Case
@@ -184,6 +186,16 @@ def test_a_new_kind_of_figure_is_drawn_at_its_place(found: dict[str, Any]) -> No
     assert found["kinds"].index("messages") == found["kinds"].index("received") + 1
     assert found["drawn"] == [f"messages.{ending}" for ending in ("csv", "pdf", "png", "svg", "txt")]
     assert found["caption"]
+
+
+def test_a_new_verb_answers_as_text_and_as_json(found: dict[str, Any]) -> None:
+    (text_code, text), (json_code, document) = found["degrees"]
+    assert text_code == json_code == 0
+    rows = json.loads(document)["degrees"]
+    assert sum(row["vertices"] for row in rows) == 307
+    headline, _, titles, *lines = text.splitlines()
+    assert "307 vertices" in headline and titles.split() == ["least", "degree", "vertices", "share"]
+    assert [int(line.split()[1]) for line in lines] == [row["vertices"] for row in rows]
 
 
 def test_a_new_card_is_listed_and_starts_jobs_and_ranks(found: dict[str, Any]) -> None:

@@ -146,7 +146,7 @@ def paste_grids(table: Table) -> None:
     for row in table.rows:
         for column in table.columns:
             if column.title == "--grid" and row.get("strategy"):
-                text = column.format(row[column.key])
+                text = column.format_cell(row[column.key])
                 grid = parse_grid(load_strategy(row["strategy"]), text, int(row["ranks"]))
                 assert prod(grid.values()) == row["ranks"] and all(
                     isinstance(axis, AxisName) for axis in grid

@@ -93,5 +93,5 @@ def test_a_new_strategy_names_the_command_that_checks_it(tmp_path: Path) -> None
     file, _, cls = answer.strategy.partition(":")
     assert shlex.split(command) == ["harness", "check", answer.strategy, "--quick", "--first"]
     assert f"class {cls}(" in Path(file).read_text()
-    assert str(file) in answer.files
+    assert Path(file) in [each.file for each in answer.files]
     assert page(answer)[0].startswith(f"{answer.folder} has {len(answer.files)} files.")

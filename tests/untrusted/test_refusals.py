@@ -112,7 +112,7 @@ def test_a_build_that_was_killed_after_its_seal_leaves_no_work(project, monkeypa
         with pytest.raises(Killed):
             say("data", "build", "tiny-sbm")
     assert any(path.name.endswith(".work") for path in folder.iterdir())
-    built = Path(json.loads(say("data", "build", "tiny-sbm", "--json").out)["store"])
+    built = Path(json.loads(say("data", "build", "tiny-sbm", "--json").out)["stores"][0]["folder"])
     assert [path.name for path in folder.iterdir()] == [built.name]
     shutil.rmtree(built)
 

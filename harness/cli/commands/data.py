@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, asdict
 from dataclasses import dataclass as plain_dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
@@ -16,7 +16,6 @@ from harness.base.formatting import GIB, format_bytes, format_count
 from harness.base.validation import CLASSES, RANKS, VERTICES, validate
 from harness.cli.commands.answer import Answer
 from harness.cli.commands.output import (
-    MOST_ROWS,
     Block,
     Command,
     FactList,
@@ -123,28 +122,20 @@ def count_store_bytes(manifest: "Manifest") -> int:
 # Fetch.
 
 
+class FetchedFile(NamedTuple):
+    """A complete file."""
+
+    bytes: int
+    file: Path
+
+
 @plain_dataclass(frozen=True)
 class FetchAnswer(Answer):
     """The files of a graph, which are complete."""
 
+    headline: Headline
     name: str
-    files: Sequence[Path]
-
-    def to_document(self) -> Any:
-        return {"files": list(map(str, self.files))}
-
-    def lay_out(self, view: View) -> Iterator[Block]:
-        if not self.files:
-            yield Headline(f"{self.name} needs no file from the network.")
-            return
-        sizes = {path: path.stat().st_size for path in self.files}
-        yield Headline(
-            f"{self.name} is fetched: {format_count(len(sizes), 'file')}, {format_bytes(sum(sizes.values()))}"
-        )
-        columns = [TableColumn("bytes", "size", "B"), TableColumn("path", "file")]
-        yield Table(
-            columns, [{"path": str(path), "bytes": size} for path, size in sizes.items()], most_rows=MOST_ROWS
-        )
+    files: Sequence[FetchedFile]
 
 
 @verb(GraphRequest)
@@ -158,7 +149,16 @@ def fetch(request: GraphRequest, reporter: Reporter) -> FetchAnswer:
 
     root = request.home
     choice = validate(DatasetChoice, {"name": request.name}, "harness data fetch", name_option)
-    return FetchAnswer(choice.name, list(fetch_dataset(root, request.name, reporter.log)))
+    files = [
+        FetchedFile(path.stat().st_size, path) for path in fetch_dataset(root, request.name, reporter.log)
+    ]
+    size = format_bytes(sum(file.bytes for file in files))
+    done = (
+        f"is fetched: {format_count(len(files), 'file')}, {size}"
+        if files
+        else "needs no file from the network"
+    )
+    return FetchAnswer(Headline(f"{choice.name} {done}"), choice.name, files)
 
 
 # Import.
@@ -232,21 +232,6 @@ class ImportAnswer(Answer):
     """The features, labels and split that are generated; empty if all were given."""
     accuracy: str | None
     """How the accuracies of the graph compare with those of its publisher."""
-
-    def to_document(self) -> Any:
-        known = {
-            "weights": self.weights,
-            "names": self.names and str(self.names),
-            "class_names": list(self.class_names),
-            "generated_data": self.generated_data,
-            "accuracy": self.accuracy,
-        }
-        return {
-            "store": str(self.store),
-            "card": str(self.card),
-            "counts": dict(self.counts),
-            **{key: value for key, value in known.items() if value},
-        }
 
     def lay_out(self, view: View) -> Iterator[Block]:
         from harness.graph.store.info import WEIGHTS
@@ -331,68 +316,24 @@ def import_(request: ImportedGraphRequest, reporter: Reporter) -> ImportAnswer:
 # Build and verify.
 
 
-@plain_dataclass(frozen=True)
-class ListedStore:
-    """A store of a graph in one order, as `build` and `verify` list it."""
+class ListedStore(NamedTuple):
+    """A store of a graph in one order. Without files, other jobs have to do their shares of the build first."""
 
-    choice: DatasetChoice
+    order: str
+    files: int | None
+    bytes: int | None
     folder: Path
-    manifest: "Manifest | None"
-    """None if other jobs have to do their shares of the build first."""
-
-    @property
-    def order(self) -> str:
-        """The order of the vertices in words."""
-        from harness.graph.store.location import describe_order
-
-        return describe_order(self.choice)
-
-    def to_row(self) -> dict[str, Any]:
-        return {
-            "order": self.order,
-            "files": self.manifest and len(self.manifest.files),
-            "bytes": self.manifest and count_store_bytes(self.manifest),
-            "folder": str(self.folder),
-        }
-
-
-STORE_COLUMNS = (
-    TableColumn("order", "order"),
-    TableColumn("files", "files", "whole", may_drop=True),
-    TableColumn("bytes", "size", "B"),
-    TableColumn("folder", "folder"),
-)
 
 
 @plain_dataclass(frozen=True)
 class StoresAnswer(Answer):
     """Stores of a graph that were built or verified."""
 
+    headline: Headline
     name: str
     stores: Sequence[ListedStore]
-    did: str
-    """What was done: is built, is sound, or the share of a build that is done."""
     deviation: str = ""
     """How far the nonzeros of the store are off those of the card."""
-
-    def to_document(self) -> Any:
-        paths = [str(store.folder) for store in self.stores]
-        return {"store": paths[0]} if len(paths) == 1 else {"stores": paths}
-
-    def to_frame(self) -> Any:
-        import pandas as pd
-
-        return pd.DataFrame([store.to_row() for store in self.stores])
-
-    def lay_out(self, view: View) -> Iterator[Block]:
-        if len(self.stores) > 1:
-            yield Headline(f"{self.name}: {format_count(len(self.stores), 'store')} {self.did}")
-            yield Table(STORE_COLUMNS, [store.to_row() for store in self.stores], most_rows=MOST_ROWS)
-        else:
-            yield Headline(f"{self.name} {self.did}{_describe_store(self.stores[0].manifest)}")
-            yield FactList([("order", self.stores[0].order), ("folder", str(self.stores[0].folder))])
-        if self.deviation:
-            yield self.deviation
 
 
 def _describe_store(manifest: "Manifest | None") -> str:
@@ -468,18 +409,28 @@ def _make_stores_answer(
 ) -> StoresAnswer:
     """Return the answer about stores. `did` is what was done to one store, and to several."""
     from harness.graph.cards.catalog import load_card
+    from harness.graph.store.location import describe_order
     from harness.graph.store.manifest import read_manifest
 
+    manifests = [read_manifest(folder)[0] if folder.exists() else None for folder in folders]
     stores = [
-        ListedStore(choice, folder, read_manifest(folder)[0] if folder.exists() else None)
-        for choice, folder in zip(choices, folders, strict=True)
+        ListedStore(
+            describe_order(choice),
+            len(manifest.files) if manifest else None,
+            count_store_bytes(manifest) if manifest else None,
+            folder,
+        )
+        for choice, folder, manifest in zip(choices, folders, manifests, strict=True)
     ]
-    name, first, deviation = choices[0].name, stores[0].manifest, ""
+    name, first, deviation = choices[0].name, manifests[0], ""
+    headline = f"{name} {did[0]}{_describe_store(first)}"
+    if len(stores) > 1:
+        headline = f"{name}: {format_count(len(stores), 'store')} {did[1]}"
     if first and (counts := load_card(root, name).compare_nonzeros(first.counts.nnz_adj)):
         deviation = (
             f"{counts['built']:,} nonzeros, {counts['deviation']} off the {counts['expected']:,} of its card."
         )
-    return StoresAnswer(name, stores, did[len(stores) > 1], deviation)
+    return StoresAnswer(Headline(headline), name, stores, deviation)
 
 
 # Balance.
@@ -505,13 +456,6 @@ class BalanceAnswer(Answer):
     most_over_mean: Mapping[str, float]
     law_of_loops: float
     """What the loops alone would give in a single permutation."""
-
-    def to_document(self) -> Any:
-        return {
-            "shards": self.shards,
-            "most_over_mean": dict(self.most_over_mean),
-            "law_of_loops": self.law_of_loops,
-        }
 
     def lay_out(self, view: View) -> Iterator[Block]:
         ratios = {order: self.most_over_mean[order] for order in ("none", "single", "double")}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY
 from dataclasses import dataclass as plain_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic.dataclasses import dataclass
 
@@ -182,35 +182,21 @@ class FiguresRequest(DrawRequest):
     are grey."""
 
 
+class DrawnFigure(NamedTuple):
+    """The files of a figure, by their endings, and their sizes together."""
+
+    figure: str
+    files: str
+    bytes: int
+
+
 @plain_dataclass(frozen=True)
 class FiguresAnswer(Answer):
-    """The files that were written."""
+    """The figures that were drawn."""
 
+    headline: Headline
     folder: Path
-    files: Sequence[Path]
-
-    def to_document(self) -> Any:
-        return [str(path) for path in self.files]
-
-    def lay_out(self, view: View) -> Iterator[Block]:
-        figures: dict[str, list[Path]] = {}
-        for path in self.files:
-            figures.setdefault(path.stem, []).append(path)
-        yield Headline(f"{format_count(len(figures), 'figure')} drawn in {self.folder}")
-        rows = [
-            {
-                "figure": name,
-                "files": ", ".join(path.suffix.removeprefix(".") for path in paths),
-                "size": sum(path.stat().st_size for path in paths),
-            }
-            for name, paths in figures.items()
-        ]
-        columns = (
-            TableColumn("figure", "figure"),
-            TableColumn("files", "files"),
-            TableColumn("size", "size", "B"),
-        )
-        yield Table(columns, rows, most_rows=MOST_ROWS)
+    figures: Sequence[DrawnFigure]
 
 
 @verb(FiguresRequest)
@@ -220,7 +206,23 @@ def figures(request: FiguresRequest, reporter: Reporter) -> FiguresAnswer:
 
     out = request.out or request.home / "figures"
     framed = FramedTables(request.folder)
-    return FiguresAnswer(out, draw_all(framed, out, reporter.step, request.highlight, request.formats))
+    return _list_figures(out, draw_all(framed, out, reporter.step, request.highlight, request.formats))
+
+
+def _list_figures(folder: Path, files: Sequence[Path]) -> FiguresAnswer:
+    """Return the answer about the files of figures: a row for each figure."""
+    by_name: dict[str, list[Path]] = {}
+    for path in files:
+        by_name.setdefault(path.stem, []).append(path)
+    rows = [
+        DrawnFigure(
+            name,
+            ", ".join(path.suffix.removeprefix(".") for path in paths),
+            sum(path.stat().st_size for path in paths),
+        )
+        for name, paths in by_name.items()
+    ]
+    return FiguresAnswer(Headline(f"{format_count(len(rows), 'figure')} drawn in {folder}"), folder, rows)
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -241,16 +243,9 @@ class ReportRequest(DrawRequest):
 class ReportAnswer(Answer):
     """The report that was written, and the figures if they were drawn."""
 
-    path: Path
+    headline: Headline
+    report: Path
     figures: FiguresAnswer | None = None
-
-    def to_document(self) -> Any:
-        return {"report": str(self.path)} | ({"figures": self.figures.to_document()} if self.figures else {})
-
-    def lay_out(self, view: View) -> Iterator[Block]:
-        yield Headline(f"Wrote {self.path}, {format_bytes(self.path.stat().st_size)}")
-        if self.figures:
-            yield from self.figures.lay_out(view)
 
 
 REFUSED_COLUMNS = (TableColumn("file", "pack"), TableColumn("refusal", "why it is refused", may_wrap=True))
@@ -320,7 +315,8 @@ def report(request: ReportRequest, reporter: Reporter) -> ReportAnswer | PacksAn
 
     framed = FramedTables(request.folder)
     page = write_report(framed, request.out or results / "report.html", results / "plans", reporter.step)
+    headline = Headline(f"Wrote {page}, {format_bytes(page.stat().st_size)}")
     if request.figures is None:
-        return ReportAnswer(page)
+        return ReportAnswer(headline, page)
     drawn = draw_all(framed, request.figures, reporter.step, formats=request.formats)
-    return ReportAnswer(page, FiguresAnswer(request.figures, drawn))
+    return ReportAnswer(headline, page, _list_figures(request.figures, drawn))

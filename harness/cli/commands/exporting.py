@@ -1,17 +1,17 @@
 """harness data export: writes a built graph for another library."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from dataclasses import dataclass as plain_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic.dataclasses import dataclass
 
 from harness.base.formatting import format_bytes
 from harness.cli.commands.answer import Answer
 from harness.cli.commands.data import GraphRequest
-from harness.cli.commands.output import Block, Headline, Raw, View
+from harness.cli.commands.output import Block, Headline, Raw
 from harness.cli.commands.request import CONFIG, OptionStyle
 from harness.cli.commands.verb import Reporter, verb
 
@@ -27,18 +27,12 @@ class ExportRequest(GraphRequest):
 
 @plain_dataclass(frozen=True)
 class ExportAnswer(Answer):
-    """The file that was written."""
+    """The file that was written, and how to read it."""
 
+    headline: Headline
     name: str
     path: Path
-
-    def to_document(self) -> Any:
-        return {"name": self.name, "path": str(self.path), "bytes": self.path.stat().st_size}
-
-    def lay_out(self, view: View) -> Iterator[Block]:
-        yield Headline(f"{self.name} is written to {self.path}, {format_bytes(self.path.stat().st_size)}")
-        yield "To read it in Python:"
-        yield Raw(f'  torch_geometric.data.Data.from_dict(torch.load("{self.path}", weights_only=True))')
+    reading: Sequence[Block]
 
 
 @verb(ExportRequest)
@@ -54,4 +48,7 @@ def export(request: ExportRequest, reporter: Reporter) -> ExportAnswer:
     from harness.spec.dataset import DatasetChoice
 
     choice = DatasetChoice(name=request.name)
-    return ExportAnswer(request.name, export_graph(request.home, choice, request.out, reporter.step))
+    path = export_graph(request.home, choice, request.out, reporter.step)
+    headline = Headline(f"{request.name} is written to {path}, {format_bytes(path.stat().st_size)}")
+    read = f'  torch_geometric.data.Data.from_dict(torch.load("{path}", weights_only=True))'
+    return ExportAnswer(headline, request.name, path, ("To read it in Python:", Raw(read)))

@@ -1,17 +1,17 @@
 """harness new: makes the package of a strategy, or a project."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from dataclasses import dataclass as plain_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, NamedTuple
 
 from pydantic.dataclasses import dataclass
 
 from harness.base.formatting import format_count
 from harness.cli.commands.answer import Answer
-from harness.cli.commands.output import Block, Command, Headline, View
+from harness.cli.commands.output import Block, Command, Headline
 from harness.cli.commands.request import CONFIG, OptionStyle, Request
 from harness.cli.commands.verb import Reporter, verb
 
@@ -28,18 +28,9 @@ class ProjectRequest(Request):
 class ProjectAnswer(Answer):
     """The new project."""
 
+    headline: Headline
     folder: Path
-
-    def to_document(self) -> Any:
-        return {"folder": str(self.folder)}
-
-    def lay_out(self, view: View) -> Iterator[Block]:
-        yield Headline(f"{self.folder} is a project. For a first run and its figures:")
-        yield Command(shlex.join(["cd", str(self.folder)]))
-        yield Command("harness run --strategy cagnet-1d --dataset tiny-sbm --ranks 2")
-        yield Command("harness collect && harness figures && harness report")
-        yield "Snakemake, which the extra `slurm` installs, runs whole experiments:"
-        yield Command("snakemake all --profile workflows/profiles/local")
+    first_run: Sequence[Block]
 
 
 @verb(ProjectRequest)
@@ -50,7 +41,17 @@ def new_project(request: ProjectRequest, _: Reporter) -> ProjectAnswer:
     """
     from harness.cli.scaffold.scaffold import write_project
 
-    return ProjectAnswer(write_project(request.folder))
+    folder = write_project(request.folder)
+    first_run = (
+        Command(shlex.join(["cd", str(folder)])),
+        Command("harness run --strategy cagnet-1d --dataset tiny-sbm --ranks 2"),
+        Command("harness collect && harness figures && harness report"),
+        "Snakemake, which the extra `slurm` installs, runs whole experiments:",
+        Command("snakemake all --profile workflows/profiles/local"),
+    )
+    return ProjectAnswer(
+        Headline(f"{folder} is a project. For a first run and its figures:"), folder, first_run
+    )
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -66,27 +67,22 @@ class StrategyRequest(Request):
     """The folder in which the package is made (default: the current folder)."""
 
 
+class NewFile(NamedTuple):
+    """A file of a new package."""
+
+    file: Path
+
+
 @plain_dataclass(frozen=True)
 class StrategyAnswer(Answer):
     """The package of a new strategy."""
 
+    headline: Headline
     folder: Path
     strategy: str
     """The strategy, as path/to/file.py:Class."""
-    files: Sequence[str]
-
-    def to_document(self) -> Any:
-        return {"folder": str(self.folder), "strategy": self.strategy, "files": list(self.files)}
-
-    def lay_out(self, view: View) -> Iterator[Block]:
-        yield Headline(
-            f"{self.folder} has {format_count(len(self.files), 'file')}. The strategy is {self.strategy}"
-        )
-        yield "Follow the messages of this command until the strategy conforms:"
-        yield Command(shlex.join(["harness", "check", self.strategy, "--quick", "--first"]))
-        if view.verbose:
-            yield "\n".join(self.files)
-        yield "docs/tutorials/add-a-strategy.md shows a complete strategy."
+    files: Sequence[NewFile]
+    next_step: Sequence[Block]
 
 
 @verb(StrategyRequest)
@@ -100,5 +96,11 @@ def new_strategy(request: StrategyRequest, _: Reporter) -> StrategyAnswer:
     names = choose_names(request.name)
     folder = write_strategy(request.name, request.into, mini_batch=request.mini_batch)
     strategy = f"{folder / names.package / 'strategy.py'}:{names.cls}"
-    files = sorted(str(path) for path in folder.rglob("*") if path.is_file())
-    return StrategyAnswer(folder, strategy, files)
+    files = [NewFile(path) for path in sorted(folder.rglob("*")) if path.is_file()]
+    headline = Headline(f"{folder} has {format_count(len(files), 'file')}. The strategy is {strategy}")
+    next_step = (
+        "Follow the messages of this command until the strategy conforms:",
+        Command(shlex.join(["harness", "check", strategy, "--quick", "--first"])),
+        "docs/tutorials/add-a-strategy.md shows a complete strategy.",
+    )
+    return StrategyAnswer(headline, folder, strategy, files, next_step)

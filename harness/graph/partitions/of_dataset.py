@@ -104,7 +104,8 @@ def _check_method_memory(
     """Return the bytes that a method takes; raise an error if that is more than the build may use."""
     method, directed = cast(Method, choice.partition), contents.card.directed
     needed = estimate_partition_memory(method, contents.n, A.nnz, choice.parts, directed=directed)
-    resources.log(f"{choice.partition} takes about {needed / GIB:.1f} GiB of memory")
+    if needed >= GIB:
+        resources.log(f"{choice.partition} takes about {needed / GIB:.1f} GiB of memory")
     _check_memory(choice, choice.partition, needed, resources)
     return needed
 
