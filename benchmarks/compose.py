@@ -12,7 +12,7 @@ from benchmarks.fairness import Comparison, Competitor, count_received, find_bes
 from benchmarks.launches import EPOCHS, RATIO_LAUNCHES, format_ratios, measure_launches
 from benchmarks.measuring import card_of_hosts, named, spec_of
 from benchmarks.registry import Hosts, Results, Table, benchmark
-from harness.graph.store.datasets import build_store
+from harness.graph.store.building import build_store
 from harness.prediction.advice import Option
 from harness.registry import load_strategy
 from harness.spec.root import find_root

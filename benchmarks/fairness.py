@@ -14,7 +14,7 @@ from harness.base.validation import Frozen
 from harness.experiment.defaults import BEST, read_choice
 from harness.experiment.known_graph import KnownGraph, look_up_graph
 from harness.experiment.requests import admit_on_all_grids
-from harness.graph.store.datasets import build_store
+from harness.graph.store.building import build_store
 from harness.ledger import TensorName
 from harness.prediction.advice import Option, advise
 from harness.prediction.epoch import Prediction, price_epochs, replay_ranks, representative_ranks

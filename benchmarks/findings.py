@@ -36,7 +36,8 @@ from harness.graph.blocks import Blocks
 from harness.graph.cards.catalog import load_card
 from harness.graph.partitions.metis import partition_with_balanced_metis
 from harness.graph.partitions.swap import balance_by_swaps, compute_balance
-from harness.graph.store.datasets import build_store, open_dataset
+from harness.graph.store.building import build_store
+from harness.graph.store.datasets import open_dataset
 from harness.graph.store.shard_balance import measure_shard_balance
 from harness.kernels.csr import Csr
 from harness.ledger import AxisName

@@ -25,7 +25,7 @@ from harness.graph.blocks import Blocks
 from harness.graph.generators.rmat import Rmat
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise_adjacency
-from harness.graph.store.datasets import build_store
+from harness.graph.store.building import build_store
 from harness.kernels import Csr, cast
 from harness.ledger import MOVING, SAMPLING, Clock, Ledger, Op, clock_for
 from harness.runtime.open_run import open_run

@@ -14,7 +14,7 @@ from benchmarks.plotting import make_facets, stack_bars
 from benchmarks.registry import FOUR_HOSTS, Drawing, Hosts, Results, Table, benchmark
 from benchmarks.runner import measure_on_hosts
 from harness.base.formatting import format_share
-from harness.graph.store.datasets import build_store
+from harness.graph.store.building import build_store
 from harness.report.figures.axis_scales import Scale
 from harness.report.figures.drawing import style_context
 from harness.report.figures.figure_layout import compose_figure

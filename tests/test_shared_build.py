@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.graph.store.datasets import build_store
+from harness.graph.store.building import build_store
 from harness.spec.dataset import DatasetChoice
 from tests import snakemakes
 from tests.folder_contents import read_files

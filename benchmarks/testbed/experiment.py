@@ -13,7 +13,7 @@ import cluster
 
 from harness.experiment.expand import expand
 from harness.experiment.experiment_file import load_experiment
-from harness.graph.store.datasets import build_store
+from harness.graph.store.building import build_store
 from harness.results.record import read_record
 from harness.spec.root import find_results_folder, find_root
 

@@ -26,7 +26,7 @@ from harness.experiment.requests import make_spec, nest_settings
 from harness.experiment.scales import select_scale
 from harness.graph.cards.catalog import list_cards, load_card
 from harness.graph.cards.dataset_card import DatasetCard
-from harness.graph.store.datasets import build_store
+from harness.graph.store.building import build_store
 from harness.graph.store.location import locate_store
 from harness.graph.store.manifest import Cut, read_manifest
 from harness.ledger import Key

@@ -13,7 +13,7 @@ from harness.graph.blocks import Blocks
 from harness.graph.cards.catalog import load_card
 from harness.graph.cards.dataset_card import DatasetCard, RandomSplit
 from harness.graph.shared_blocks import share_blocks
-from harness.graph.store.datasets import build_store, open_dataset
+from harness.graph.store.datasets import open_dataset
 from harness.graph.store.location import is_built, suggest_build
 from harness.spec.dataset import DatasetChoice
 from harness.strategy import Facts, Ready, Strategy, admit, facts_of
@@ -54,6 +54,8 @@ def admit_on_twins(root: Path, strategy: Strategy, scales: Iterable[str], log: L
     for scale in scales:
         choice = spec.dataset.model_copy(update={"name": f"{spec.dataset.name}@{scale}"})
         if not is_built(root, choice):
+            from harness.graph.store.building import build_store
+
             log(f"building {choice.name}")
             build_store(root, choice)
         twin, blocks = _look_up_once(root, choice)

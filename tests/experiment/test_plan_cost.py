@@ -9,7 +9,7 @@ from harness.experiment.known_graph import facts_of_card
 from harness.experiment.plan_cost import HOUR, add_costs, estimate_store_bytes, predict_costs
 from harness.experiment.requests import make_spec
 from harness.graph.cards.catalog import load_card
-from harness.graph.store.datasets import build_store
+from harness.graph.store.building import build_store
 from harness.prediction.epoch import predict
 from harness.registry import load_strategy
 from harness.spec.dataset import DatasetChoice

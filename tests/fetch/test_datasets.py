@@ -17,7 +17,8 @@ from harness.base.errors import UserError
 from harness.cli import main
 from harness.experiment.known_graph import look_up_graph
 from harness.graph.sources.graphsaint import PUBLISHED
-from harness.graph.store.datasets import build_store, open_dataset
+from harness.graph.store.building import build_store
+from harness.graph.store.datasets import open_dataset
 from harness.graph.store.location import verify_store
 from harness.graph.store.reader import Store
 from harness.kernels.csr import to_scipy

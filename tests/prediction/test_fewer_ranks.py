@@ -9,7 +9,7 @@ import pytest
 from harness.experiment.candidates import AdviceQuery, list_candidates, make_admission
 from harness.experiment.known_graph import GraphLookup, KnownGraph, look_up_graph
 from harness.experiment.requests import admit_on_all_grids
-from harness.graph.store.datasets import build_store
+from harness.graph.store.building import build_store
 from harness.prediction.advice import Advice, advise, compare_options, estimate_seconds, find_ties
 from harness.prediction.epoch import CachingPredictor, predict
 from harness.prediction.fewer_ranks import find_fewer_ranks, list_fewer_ranks

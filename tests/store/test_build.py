@@ -10,7 +10,8 @@ import torch
 from scipy import sparse
 
 from harness.base.errors import RunError, UserError
-from harness.graph.store.datasets import build_store, open_dataset
+from harness.graph.store.building import build_store
+from harness.graph.store.datasets import open_dataset
 from harness.graph.store.location import verify_store
 from harness.graph.store.manifest import MANIFEST_FILE, StoreFiles
 from harness.graph.store.memory_store import MemoryStore

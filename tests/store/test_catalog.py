@@ -6,7 +6,8 @@ import pytest
 
 from harness.graph.cards.catalog import list_cards, load_card
 from harness.graph.model import TRAIN
-from harness.graph.store.datasets import build_store, open_dataset
+from harness.graph.store.building import build_store
+from harness.graph.store.datasets import open_dataset
 from harness.graph.store.reader import Store
 from harness.graph.store.shard_balance import measure_shard_balance
 from harness.kernels.csr import to_scipy

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from harness.graph.partitions.partition import count_needed_rows, order_by_part, partition_graph
-from harness.graph.store.datasets import build_store, open_dataset
+from harness.graph.store.building import build_store
+from harness.graph.store.datasets import open_dataset
 from harness.graph.store.info import describe_dataset
 from harness.graph.store.memory_store import MemoryStore
 from harness.graph.store.reader import Store

@@ -11,7 +11,8 @@ from torch_geometric.data import Data
 from harness.base.errors import UserError
 from harness.graph.builders.resources import BuildResources
 from harness.graph.store import graph_export
-from harness.graph.store.datasets import build_store, open_dataset
+from harness.graph.store.building import build_store
+from harness.graph.store.datasets import open_dataset
 from harness.graph.store.graph_export import export_graph
 from harness.graph.store.graph_import import ImportRequest, import_graph
 from harness.spec.dataset import DatasetChoice

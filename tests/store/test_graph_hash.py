@@ -3,7 +3,8 @@
 import pytest
 
 from harness.graph.cards.catalog import load_card
-from harness.graph.store.datasets import build_store, open_dataset
+from harness.graph.store.building import build_store
+from harness.graph.store.datasets import open_dataset
 from harness.graph.store.location import find_graph_hashes
 from harness.graph.store.manifest import read_manifest
 from harness.graph.store.memory_store import MemoryStore

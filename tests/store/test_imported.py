@@ -17,7 +17,8 @@ from harness.base.errors import UserError
 from harness.cli import main
 from harness.graph.cards.catalog import list_cards, load_card
 from harness.graph.cards.class_names import list_class_names
-from harness.graph.store.datasets import build_store, open_dataset
+from harness.graph.store.building import build_store
+from harness.graph.store.datasets import open_dataset
 from harness.kernels.csr import to_scipy
 from harness.spec.dataset import DatasetChoice
 

@@ -7,7 +7,8 @@ import pytest
 from harness.graph.builders.resources import BuildResources
 from harness.graph.model import SPLITS
 from harness.graph.partitions.partition import count_needed_rows
-from harness.graph.store.datasets import build_store, open_dataset
+from harness.graph.store.building import build_store
+from harness.graph.store.datasets import open_dataset
 from harness.graph.store.graph_import import ImportRequest, import_graph
 from harness.graph.store.info import describe_dataset
 from harness.spec.dataset import DatasetChoice

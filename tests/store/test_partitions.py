@@ -16,15 +16,9 @@ from harness.graph.cards.catalog import load_card
 from harness.graph.partitions import partition as engines
 from harness.graph.partitions import partitioners
 from harness.graph.partitions.pattern import load_pattern
+from harness.graph.store.building import build_store, build_stores
 from harness.graph.store.contents import load_graph, open_contents
-from harness.graph.store.datasets import (
-    build_store,
-    build_stores,
-    locate_store,
-    open_dataset,
-    open_prepared_dataset,
-    prepare_dataset,
-)
+from harness.graph.store.datasets import locate_store, open_dataset, open_prepared_dataset, prepare_dataset
 from harness.graph.store.location import verify_store
 from harness.graph.store.memory_store import MemoryStore
 from harness.graph.store.reader import Store

@@ -16,7 +16,7 @@ from harness.graph.builders.job import STEPS, BuildJob, parse_build_job
 from harness.graph.builders.resources import BuildResources
 from harness.graph.builders.staging import StagingFolder
 from harness.graph.cards.catalog import load_card
-from harness.graph.store.datasets import build_store
+from harness.graph.store.building import build_store
 from harness.graph.store.location import locate_store
 from harness.graph.store.manifest import StoreFiles
 from harness.spec.dataset import DatasetChoice
@@ -94,7 +94,8 @@ def test_jobs_do_what_an_ordinary_build_then_need_not(root, choice, undisturbed,
 def test_the_first_step_makes_the_order_for_all_others(root, choice, undisturbed, monkeypatch):
     build_store(root, choice, resources=LITTLE, job=BuildJob("order", 0, 2))
     monkeypatch.setattr(
-        "harness.graph.store.datasets.load_graph", lambda *_: pytest.fail("the graph was asked for again")
+        "harness.graph.partitions.of_dataset.load_pattern",
+        lambda *_: pytest.fail("the graph was asked for again"),
     )
     for each in shares(2):
         build_store(root, choice, resources=LITTLE, job=each)
@@ -130,7 +131,7 @@ def test_where_there_is_a_store_a_share_is_nothing_to_do(root, choice, undisturb
 @pytest.mark.parametrize("choice", ["as it stands"], indirect=True)
 def test_a_store_that_others_finish_meanwhile_leaves_no_work_behind(root, choice, undisturbed, monkeypatch):
     """Somebody seals the store after a job has looked for it and before it begins."""
-    from harness.graph.store import datasets as module
+    from harness.graph.store import building as module
 
     original = module.write_job_share
 
@@ -152,7 +153,7 @@ from pathlib import Path
 from harness.spec.dataset import DatasetChoice
 from harness.graph.builders.job import parse_build_job
 from harness.graph.builders.resources import BuildResources
-from harness.graph.store.datasets import build_store
+from harness.graph.store.building import build_store
 job = parse_build_job(sys.argv[2]) if sys.argv[2] else None
 resources = BuildResources(memory=1 << 24, workers=2)
 build_store(Path(sys.argv[1]), DatasetChoice(**{choice.model_dump()!r}), resources=resources, job=job)

@@ -13,7 +13,7 @@ import pytest
 from harness.base.errors import UserError
 from harness.graph.builders.resources import BuildResources
 from harness.graph.builders.staging import StagingFolder
-from harness.graph.store.datasets import build_store
+from harness.graph.store.building import build_store
 from harness.graph.store.manifest import MANIFEST_FILE, StoreFiles
 from harness.spec.dataset import DatasetChoice
 from tests.folder_contents import read_files
@@ -108,7 +108,7 @@ import sys
 from pathlib import Path
 from harness.spec.dataset import DatasetChoice
 from harness.graph.builders.resources import BuildResources
-from harness.graph.store.datasets import build_store
+from harness.graph.store.building import build_store
 resources = BuildResources(memory=1 << 20, workers=2)
 build_store(Path(sys.argv[1]), DatasetChoice(**{CHOICE.model_dump()!r}), resources=resources)
 """

@@ -13,8 +13,9 @@ from harness.graph.generators.communities import Communities
 from harness.graph.generators.community_counts import estimate_rows
 from harness.graph.generators.distinct_draws import MAX_COUNTED_EDGES
 from harness.graph.generators.twin import PowerLawTwin, RoadTwin
+from harness.graph.store.building import build_store
 from harness.graph.store.contents import get_generator, load_graph
-from harness.graph.store.datasets import build_store, open_dataset
+from harness.graph.store.datasets import open_dataset
 from harness.graph.store.info import describe_dataset
 from harness.spec.dataset import DatasetChoice, strip_width
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, leaky_relu
 
 from harness.comm.grid import Grid
-from harness.graph.store.datasets import build_store
+from harness.graph.store.building import build_store
 from harness.kernels import Csr
 from harness.ledger import Ledger
 from harness.registry import load_strategy, registered_strategies

@@ -372,14 +372,14 @@ def build(request: BuildRequest, reporter: Reporter) -> StoresAnswer:
     if request.share is None:
         found = {choice: find_sound_store(root, choice) for choice in choices}
         if missing := [choice for choice, folder in found.items() if folder is None]:
-            from harness.graph.store.datasets import build_stores
+            from harness.graph.store.building import build_stores
 
             found |= zip(
                 missing, build_stores(root, missing, request.make_resources(reporter.log)), strict=True
             )
         folders = [folder for folder in found.values() if folder]
         return _make_stores_answer(root, choices, folders, ("is built", "are built"))
-    from harness.graph.store.datasets import build_store
+    from harness.graph.store.building import build_store
 
     job = parse_build_job(request.share)
     resources = request.make_resources(reporter.log)

@@ -24,8 +24,8 @@ from harness.graph.sources.ogb import Ogb, read_ogb_table
 from harness.graph.sources.read_errors import CARD_HINTS
 from harness.graph.sources.source import Source
 from harness.graph.sources.vertex_files import EXPECTED, format_vertex
+from harness.graph.store.building import build_store, remove_store_on_error
 from harness.graph.store.contents import open_contents
-from harness.graph.store.datasets import build_store, remove_store_on_error
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import find_data_folder, find_imported_folder, list_dataset_cards
 

@@ -15,7 +15,6 @@ from harness.base.errors import UserError
 from harness.base.files import hash_file
 from harness.base.formatting import format_count
 from harness.base.progress import OnStep, ignore_step
-from harness.graph.builders.staging import discard_idle_staging
 from harness.graph.cards.catalog import load_card
 from harness.graph.cards.dataset_card import DatasetCard
 from harness.graph.partitions import partitioners
@@ -57,6 +56,8 @@ def find_sound_store(
     folder = locate_store(root, card, choice)
     if not is_sound(folder, side, card.list_source_files(data) | get_partition_files(choice, data)):
         return None
+    from harness.graph.builders.staging import discard_idle_staging
+
     discard_idle_staging(folder)  # left by a builder that was killed after it had published the store
     manifest, _ = read_manifest(folder)
     # The card may have changed since the build.

@@ -2,15 +2,18 @@
 
 import hashlib
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from harness.graph.blocks import assert_within
 from harness.graph.model import Graph, Permutation
 from harness.graph.order import Orders, make_orders, permute_matrix
-from harness.graph.partitions.partition import Partition
 from harness.kernels.csr import Csr
 from harness.kernels.parts import extract_block
+
+if TYPE_CHECKING:
+    from harness.graph.partitions.partition import Partition
 
 
 class MemoryStore:
@@ -21,7 +24,7 @@ class MemoryStore:
         graph: Graph,
         permutation: Permutation = "none",
         seed: int = 0,
-        partition: Partition | None = None,
+        partition: "Partition | None" = None,
         graph_hash: str = "",
     ) -> None:
         """Serve a graph in an order.
