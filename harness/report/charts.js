@@ -40,7 +40,7 @@ const describeRow = (row, chart) => {
   const lines = Object.entries(row).filter(([name, value]) => value !== null && value !== "" && typeof value !== "object"
     && !HIDDEN_COLUMNS.has(name) && !(name === "status" && value === "ok") && !name.startsWith("_"));
   const pairs = lines.map(([name, value]) => {
-    const [label, unit] = chart.scales[name] || [name.replaceAll("_", " "), ""];
+    const [label, unit] = chart.scales[name] || [name.replaceAll("_", " "), "number"];
     return [label, typeof value === "number" ? withUnit(value, unit) : String(value)];
   });
   return Object.hasOwn(data.runs, row.run_id) ? [...pairs, ["run", String(data.runs[row.run_id].n)]] : pairs;

@@ -17,10 +17,10 @@ from harness.report.figures.marks import Facet, Mark
 from harness.report.figures.palette import (
     FAINT,
     GRID,
+    HOLLOW_SOURCES,
     INK,
     MUTED,
     PAPER,
-    SOURCE_LINES,
     CurveLook,
     look_of,
     named_colours,
@@ -139,7 +139,7 @@ def label_columns(mark: Mark) -> Mapping[str, tuple[str, str]]:
     """Return the label and the unit of each column with a scale, and of what charts compute of the measured one."""
     scales = [value for value in vars(mark).values() if isinstance(value, Scale)]
     measured = vars(mark).get("y") or vars(mark).get("x")
-    unit = measured.unit if isinstance(measured, Scale) else ""
+    unit = measured.unit if isinstance(measured, Scale) else "number"
     return {name: (label, unit) for name, label in AGGREGATES.items()} | {
         scale.column: (scale.label, scale.unit) for scale in scales
     }
@@ -154,7 +154,7 @@ SENTENCES: dict[str, Callable[[pd.DataFrame], bool]] = {
     "Crossed-out markers": lambda frame: bool((frame.status != OK).any()),
     "Dotted background": _has_any("shared_cores"),
     "Dotted: ideal scaling": lambda frame: not frame.groupby("curve").shared_cores.any().all(),
-    "Hollow markers": _has_any("source", [name for name, line in SOURCE_LINES.items() if line.hollow]),
+    "Hollow markers": _has_any("source", HOLLOW_SOURCES),
     "Horizontal line: the target": lambda frame: bool(frame.get("target", pd.Series()).notna().any()),
     "Markers that would coincide": lambda _: False,
 }
@@ -251,8 +251,7 @@ def _add_looks(unit: dict[str, Any], facet: Facet, verdicts: Mapping[str, CurveL
     if kind in COLOURED and looks and not {"color", "fill", "stroke"} & {*encoding, *unit["mark"]}:
         colour = _encode_looks(field, list(looks), colours)
         if kind == "point":
-            hollow = [source for source, line in SOURCE_LINES.items() if line.hollow]
-            paper = {"test": f"indexof({hollow}, datum.source) >= 0", "value": "var(--paper)"}
+            paper = {"test": f"indexof({HOLLOW_SOURCES}, datum.source) >= 0", "value": "var(--paper)"}
             encoding |= {"stroke": colour, "fill": {"condition": paper, **colour}}
         else:
             encoding["color"] = colour

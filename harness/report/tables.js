@@ -13,16 +13,19 @@ const make = (tag, attributes = {}, ...children) => {
 };
 const digits = (value) => Number(value.toPrecision(3)).toLocaleString("en");
 const PREFIXES = [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3], ["", 1], ["m", 1e-3], ["µ", 1e-6], ["n", 1e-9]];
+// The units are those of harness/base/formatting.py. Counts have a prefix and no unit.
+const SYMBOLS = { s: "s", B: "B", count: "", whole: "" };
 const withUnit = (value, unit) => {
   if (unit === "%") return `${digits(100 * value)} %`;
   if (unit === "times") return `${digits(value)}×`;
+  if (!(unit in SYMBOLS)) return digits(value);
   const known = PREFIXES.filter(([, size]) => unit === "s" ? size <= 1 : size >= 1);
   const [prefix, size] = known.find(([, size]) => Math.abs(value) >= size) || ["", 1];
-  return `${digits(value / size)} ${prefix}${unit}`.trim();
+  return `${digits(value / size)} ${prefix}${SYMBOLS[unit]}`.trim();
 };
 
 // Sorting: numbers by value, texts alphabetically, cells without a value last.
-const SIZES = { bytes: 1, kB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12 };
+const SIZES = { bytes: 1, kB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12, ns: 1e-9, µs: 1e-6, ms: 1e-3, s: 1, min: 60 };
 const sortKey = (cell) => {
   const cellText = cell.textContent.trim().replaceAll(",", "");
   if (!cell.classList.contains("number")) return cellText;

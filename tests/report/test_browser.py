@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from harness.base.formatting import FORMATS
 from harness.report.figures import FramedTables
 from harness.report.page import write_report
 from harness.results.collect import collect
@@ -223,6 +224,35 @@ def test_median_of_launches_has_a_tooltip_in_the_unit_of_its_axis(probe: Callabl
     assert not seen["hidden"]
     for label in ("median", "lowest", "highest"):
         assert re.search(rf"{label}\s+[\d.,]+ (s|ms|µs)", seen["text"]), seen["text"]
+
+
+def test_numbers_of_the_page_have_the_units_of_their_quantities(probe: Callable[..., Seen]) -> None:
+    units = list(FORMATS)
+    seen = probe(
+        f"""
+        const cell = (text) => {{
+          const found = document.createElement("td");
+          found.className = "number";
+          found.textContent = text;
+          return found;
+        }};
+        return {{
+          shown: {units}.map((unit) => withUnit(12300, unit)),
+          keys: ["12 ms", "5.2 s", "2 min", "3 kB", "7"].map((text) => sortKey(cell(text))),
+        }};
+        """
+    )
+    shown = dict(zip(units, seen["shown"], strict=True))
+    assert shown == {
+        "s": "12,300 s",
+        "B": "12.3 kB",
+        "%": "1,230,000 %",
+        "count": "12.3 k",
+        "whole": "12.3 k",
+        "number": "12,300",
+        "times": "12,300×",
+    }
+    assert seen["keys"] == pytest.approx([0.012, 5.2, 120, 3000, 7])
 
 
 def test_charts_zoom_by_keys(probe: Callable[..., Seen]) -> None:

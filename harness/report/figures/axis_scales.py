@@ -128,12 +128,17 @@ def choose_log_ticks(low: float, high: float, room: float) -> list[float]:
 RANKS = scale_of("ranks", log=True)
 
 
+def limit_tried(tried: Sequence[int]) -> tuple[float, float]:
+    """Return the limits of a binary logarithmic axis for the tried numbers, with room for markers at both ends."""
+    room = 2**0.4 if len(tried) > 1 else 2.0
+    return tried[0] / room, tried[-1] * room
+
+
 def set_tried_ticks(axis: Axis, tried: Sequence[int]) -> None:
     """Put the ticks of a binary logarithmic x axis at the tried numbers, and labels where there is room for them."""
     axes: Any = axis.axes
     axes.set_xscale("log", base=2)
-    room = 2**0.4 if len(tried) > 1 else 2.0
-    axes.set_xlim(tried[0] / room, tried[-1] * room)
+    axes.set_xlim(*limit_tried(tried))
     octaves = max(math.log2(tried[-1] / tried[0]), 1.0)
     labelled: list[int] = []
     for number in sorted(tried, key=lambda number: (number & (number - 1) > 0, number)):

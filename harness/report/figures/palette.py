@@ -7,7 +7,7 @@ read as a failure. Plugins take looks from a separate pool, chosen by a hash of 
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from colorsys import hls_to_rgb, rgb_to_hls
 from typing import Any, Literal, NamedTuple
 
@@ -39,23 +39,41 @@ class CurveLook(NamedTuple):
     fill: Fillstyle = "full"
 
 
+def draw_dashes(dashes: Sequence[float]) -> Any:
+    """Return dashes as the line style of matplotlib."""
+    return (0, tuple(dashes)) if dashes else "-"
+
+
+def describe_dashes(dashes: Sequence[float] | None) -> list[float]:
+    """Return dashes as Vega-Lite takes them, in pixels."""
+    return [1.5 * length for length in dashes] if dashes else [1, 0]
+
+
 class SourceLine(NamedTuple):
     """How the line of a source of values looks: its dashes, and whether its markers are hollow."""
 
     name: str
     """The words of the legend."""
-    dashes: Any
+    dashes: tuple[float, ...] | None = ()
+    """The lengths of dashes and gaps in turn; empty for a whole line, None for points without a line."""
     hollow: bool = False
+
+    @property
+    def linestyle(self) -> Any:
+        """The style of the line in matplotlib."""
+        return "none" if self.dashes is None else draw_dashes(self.dashes)
 
 
 SOURCE_LINES = {
-    "measured": SourceLine("measured", "-"),
-    "external": SourceLine("another program", "-", hollow=True),
-    "emulated": SourceLine("emulated", (0, (5, 1.2, 1, 1.2))),
-    "predicted": SourceLine("predicted", (0, (3.5, 1.5))),
-    "published": SourceLine("printed in a paper", "none", hollow=True),
+    "measured": SourceLine("measured"),
+    "external": SourceLine("another program", hollow=True),
+    "emulated": SourceLine("emulated", (5, 1.2, 1, 1.2)),
+    "predicted": SourceLine("predicted", (3.5, 1.5)),
+    "published": SourceLine("printed in a paper", None, hollow=True),
 }
 """The lines of all sources. Printed values are points without a line."""
+HOLLOW_SOURCES = [name for name, line in SOURCE_LINES.items() if line.hollow]
+"""The sources whose markers are hollow."""
 
 FAMILIES: dict[str, dict[str, CurveLook]] = {
     "grey": {

@@ -20,7 +20,7 @@ from harness.report.figures.marks.rows import (
     encode_rows,
     widen_scale,
 )
-from harness.report.figures.palette import MUTED, SOURCE_LINES, CurveLook, style_marker
+from harness.report.figures.palette import MUTED, SOURCE_LINES, CurveLook, draw_dashes, style_marker
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class Dots:
         known = "low" in rows and pd.notna(first.low)
         low, high = (first.low, first.high) if known else (values.min(), values.max())
         if low < high:
-            dashes = "-" if source.dashes == "none" else source.dashes
-            axes.plot([low, high], [place, place], color=look.colour, linestyle=dashes, zorder=2)
+            style = draw_dashes(source.dashes or ())
+            axes.plot([low, high], [place, place], color=look.colour, linestyle=style, zorder=2)
         axes.plot(
             [values.median()],
             [place],

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from harness.report.figures.axis_scales import Scale, set_tried_ticks
+from harness.report.figures.axis_scales import Scale, limit_tried, set_tried_ticks
 from harness.report.figures.marks.facet import Facet
 from harness.report.figures.marks.printed import (
     describe_behind_lines,
@@ -22,10 +22,12 @@ from harness.report.figures.palette import (
     DOTTED,
     FAINT,
     GRID,
+    HOLLOW_SOURCES,
     INK,
     MUTED,
     PAPER,
     SOURCE_LINES,
+    describe_dashes,
     failure_marker,
 )
 
@@ -38,7 +40,6 @@ MAX_MARKERS = 7  # on a line with many points
 MAX_IDEAL = 3  # curves with an ideal line of their own
 IDEAL_RANGE = 2  # ideal lines may extend the axis by this factor
 SHARED_CORES: dict[str, Any] = {"facecolor": FAINT, "hatch": "....", "edgecolor": GRID, "linewidth": 0}
-VEGA_DASHES = {"measured": [1, 0], "external": [1, 0], "emulated": [8, 2, 2, 2], "predicted": [5, 3]}
 
 
 class IdealLine(NamedTuple):
@@ -183,9 +184,9 @@ class Lines:
             estimator=None,
             units="run_id" if self.each_run else None,
             color=GRID if grey else look.colour,
-            linestyle=line.dashes,
+            linestyle=line.linestyle,
             linewidth=0.8 if grey else 1.2,
-            marker=None if grey and line.dashes != "none" else look.marker,
+            marker=None if grey and line.dashes is not None else look.marker,
             markevery=(place % every, every),
             fillstyle=look.fill,
             markerfacecolor=PAPER if line.hollow else GRID if grey else look.colour,
@@ -263,8 +264,7 @@ class Lines:
         done = self._select_done(facet)
         if self.x.log:
             tried = sorted(map(int, facet.frame[self.x.column].unique()))
-            domain = [tried[0] / 2**0.4, tried[-1] * 2**0.4]
-            x["scale"] = {"type": "log", "base": 2, "domain": domain, "nice": False}
+            x["scale"] = {"type": "log", "base": 2, "domain": [*limit_tried(tried)], "nice": False}
             x["axis"] = {"values": tried, "labelExpr": "format(datum.value, ',')"}
         y["scale"] |= {"domain": [*self.find_limits(facet)]}
         layers = [*self._describe_background(facet, x, y)]
@@ -274,7 +274,10 @@ class Lines:
         group = {"groupby": [*sorted(one_line), self.x.column]}
         ok = {"filter": f"datum.status === 'ok' && isValid(datum.{self.y.column})"}
         sources = [source for source in SOURCE_LINES if source in set(done.source)]
-        dashes = {"domain": sources, "range": [VEGA_DASHES.get(source, [1, 0]) for source in sources]}
+        dashes = {
+            "domain": sources,
+            "range": [describe_dashes(SOURCE_LINES[each].dashes) for each in sources],
+        }
         if not self.each_run:
             layers.append(
                 {
@@ -297,15 +300,15 @@ class Lines:
                 "detail": [{"field": name} for name in sorted(one_line)],
             },
         }
-        hollow = "(datum.source === 'external' || datum.source === 'published')"
+        hollow = f"indexof({HOLLOW_SOURCES}, datum.source) >= 0"
         points = [
             {
                 "transform": [ok, {"filter": test}],
                 "mark": {"type": "point", "filled": filled, "size": 40, "clip": True},
                 "encoding": {"x": x, "y": y},
             }
-            for test, filled in ((f"!{hollow}", True), (hollow, False))
-            if filled or {"external", "published"} & set(sources)
+            for test, filled in ((f"!({hollow})", True), (hollow, False))
+            if filled or set(HOLLOW_SOURCES) & set(sources)
         ]
         failures = {
             "transform": [{"filter": "datum.status !== 'ok'"}],
@@ -369,7 +372,7 @@ def _add_signs_of_sources(axes: Axes, sources: list[str]) -> None:
                 [],
                 [],
                 color=MUTED,
-                linestyle=line.dashes,
+                linestyle=line.linestyle,
                 marker="o",
                 markersize=3.5,
                 markerfacecolor=PAPER if line.hollow else MUTED,

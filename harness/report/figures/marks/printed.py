@@ -8,7 +8,7 @@ from matplotlib import markers
 from matplotlib.axes import Axes
 
 from harness.report.figures.marks.facet import Facet
-from harness.report.figures.palette import INK, MUTED, PAPER, CurveLook
+from harness.report.figures.palette import INK, MUTED, PAPER, CurveLook, describe_dashes, draw_dashes
 
 CARETS: Mapping[tuple[str, str], Any] = {
     ("y", "at least"): markers.CARETUPBASE,
@@ -24,11 +24,12 @@ TRIANGLES = {
     ("x", "at most"): "triangle-left",
 }
 """The same markers by their names in Vega-Lite."""
-CROSSING: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 0.7, "color": INK, "zorder": 1.1}
-END_OF_AXIS: dict[str, Any] = {"linestyle": (0, (1, 1.6)), "linewidth": 1.0, "color": INK, "zorder": 1.1}
-DASHES = {"crossing": [6, 4], "end of axis": [2, 3]}
-"""The dashes of the same lines in Vega-Lite."""
-LINES = {"crossing": CROSSING, "end of axis": END_OF_AXIS}
+DASHES = {"crossing": (4, 2), "end of axis": (1, 1.6)}
+"""The dashes of the lines of two kinds of marks."""
+LINES: Mapping[str, dict[str, Any]] = {
+    kind: {"linestyle": draw_dashes(DASHES[kind]), "linewidth": width, "color": INK, "zorder": 1.1}
+    for kind, width in (("crossing", 0.7), ("end of axis", 1.0))
+}
 HOLLOW: dict[str, Any] = {"markerfacecolor": PAPER, "markeredgewidth": 0.9, "linestyle": "none"}
 RING: dict[str, Any] = {**HOLLOW, "marker": "o", "markersize": 9.0, "markerfacecolor": "none"}
 LINE_WIDTH = 0.6
@@ -80,7 +81,7 @@ def draw_over_ranks(axes: Axes, facet: Facet, x: str, y: str, shifts: Mapping[st
         return float(value) * shifts.get(curve, 1.0)
 
     for row in select_marks(facet, "crossing").to_dict("records"):
-        axes.axvline(float(row[x]), **CROSSING)
+        axes.axvline(float(row[x]), **LINES["crossing"])
     for row in select_marks(facet, "end of scaling").to_dict("records"):
         colour = _choose_colour(facet, row["curve"])
         axes.plot([shift(row["curve"], row[x])], [row["from_value"]], color=colour, zorder=2.4, **RING)
@@ -99,7 +100,7 @@ def draw_over_ranks(axes: Axes, facet: Facet, x: str, y: str, shifts: Mapping[st
 def draw_in_rows(axes: Axes, facet: Facet, places: Mapping[str, float], x: str) -> None:
     """Draw the marks among rows: a hollow marker or a caret in the row that a number describes."""
     for row in select_marks(facet, "end of axis").to_dict("records"):
-        axes.axvline(float(row[x]), **END_OF_AXIS)
+        axes.axvline(float(row[x]), **LINES["end of axis"])
     for row in select_marks(facet, "ratio", "seconds").to_dict("records"):
         marker = {**HOLLOW, **_choose_marker(row["bound"], "x", CurveLook(INK, "o")), "color": INK}
         axes.plot([row[x]], [places[row["label"]]], zorder=3.2, **marker)
@@ -171,7 +172,11 @@ def describe_in_rows(facet: Facet, x: dict[str, Any], y: dict[str, Any]) -> Iter
 def _describe_rules(facet: Facet, kind: str, x: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a layer of vertical lines."""
     if len(marks := select_marks(facet, kind)):
-        yield _layer(marks, {"type": "rule", "strokeDash": DASHES[kind]}, {"x": x, "color": {"value": INK}})
+        yield _layer(
+            marks,
+            {"type": "rule", "strokeDash": describe_dashes(DASHES[kind])},
+            {"x": x, "color": {"value": INK}},
+        )
 
 
 def _describe_ends(facet: Facet, x: dict[str, Any], y: dict[str, Any], axis: str) -> Iterator[dict[str, Any]]:
