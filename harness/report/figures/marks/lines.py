@@ -274,10 +274,8 @@ class Lines:
         group = {"groupby": [*sorted(one_line), self.x.column]}
         ok = {"filter": f"datum.status === 'ok' && isValid(datum.{self.y.column})"}
         sources = [source for source in SOURCE_LINES if source in set(done.source)]
-        dashes = {
-            "domain": sources,
-            "range": [describe_dashes(SOURCE_LINES[each].dashes) for each in sources],
-        }
+        lined = [source for source in sources if SOURCE_LINES[source].dashes is not None]
+        dashes = {"domain": lined, "range": [describe_dashes(SOURCE_LINES[each].dashes) for each in lined]}
         if not self.each_run:
             layers.append(
                 {
@@ -295,7 +293,7 @@ class Lines:
                 "strokeDash": {
                     "field": "source",
                     "scale": dashes,
-                    "legend": {"title": None} if len(sources) > 1 else None,
+                    "legend": {"title": None} if len(lined) > 1 else None,
                 },
                 "detail": [{"field": name} for name in sorted(one_line)],
             },
