@@ -38,12 +38,12 @@ def add_runs(
     return written
 
 
-def pack_runs(archives: Path, group: str, folder: Path, proofs: Sequence[Path] = ()) -> Path:
+def pack_runs(archives: Path, group: str, folder: Path, certificates: Sequence[Path] = ()) -> Path:
     """Pack all runs in a folder as those of a group."""
     archives.mkdir(parents=True, exist_ok=True)
     out = archives / f"{group.replace(' ', '-')}.tar.gz"
     nowhere = folder / "nowhere"
-    return pack_results([folder], group, out, tables=nowhere, figures=nowhere, proofs=proofs).path
+    return pack_results([folder], group, out, tables=nowhere, figures=nowhere, certificates=certificates).path
 
 
 def change_record(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:

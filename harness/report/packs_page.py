@@ -133,15 +133,15 @@ def list_runs(packs: Sequence[ReadPack]) -> tuple[list[Record], pd.DataFrame]:
 def _make_row(record: Record, checks: Sequence[RunCheck], pack: Pack) -> dict[str, Any]:
     """Return the row of a run in the table `runs`, and what its pack says about it."""
     row, verdicts = record.table_rows.run, {check.check: check.verdict for check in checks}
-    is_proven, proof = verdicts["proof"] == HOLDS, pack.proofs.get(row["strategy.name"])
+    is_certified, certificate = verdicts["certificate"] == HOLDS, pack.certificates.get(row["strategy.name"])
     return {
         **row,
         "origin": "",
         "bytes_received": None,
         "contributor": pack.contributor,
         "broken": ", ".join(check for check, verdict in verdicts.items() if verdict == BROKEN),
-        "is_proven": is_proven,
-        "results": proof.promise if proof and is_proven else "",
+        "is_certified": is_certified,
+        "results": certificate.promise if certificate and is_certified else "",
     }
 
 

@@ -39,7 +39,7 @@ CONTRIBUTIONS = TableSchema(
         Column("pack", TEXT, "the file name of its pack"),
         Column("folder", TEXT, "the folder with the packs of the group, in a repository of packs"),
         Column("broken", TEXT, "the checks of the run that are broken, separated by commas"),
-        Column("is_proven", TRUTH, "whether its strategy was checked in full, as the same code"),
+        Column("is_certified", TRUTH, "whether its strategy was checked in full, as the same code"),
         Column("task", TEXT, "what was trained: runs with the same task may be compared"),
         Column(
             "on_machine", TEXT, "the machine with its contributor: times are compared on one machine only"
@@ -185,9 +185,9 @@ RULES = (
         lambda rows: rows["provenance.graph_hash"] == "",
     ),
     Rule(
-        "unproven",
+        "uncertified",
         "no full check of this code of the strategy is known",
-        lambda rows: ~rows.is_proven.astype(bool),
+        lambda rows: ~rows.is_certified.astype(bool),
     ),
     Rule(
         "uncommitted",
@@ -212,7 +212,7 @@ def apply_rules(
 ) -> pd.DataFrame:
     """Return the rows with their task, machine, results and marks.
 
-    `results` has what each strategy promises that is installed here. The proofs of others say it.
+    `results` has what each strategy promises that is installed here. The certificates of others say it.
     `checked_cards` are the machine cards here that were compared with runs.
     """
     rows = rows.assign(

@@ -111,7 +111,7 @@ def test_first_stops_after_the_case_that_breaks_a_check(monkeypatch: pytest.Monk
     assert check("cagnet-1d").findings[-1] is later
 
 
-# Proofs.
+# Certificates.
 
 
 MINE = "from harness.strategies.serial import Serial\n\nclass Mine(Serial):\n    pass\n\n"
@@ -125,9 +125,9 @@ def holding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("holding")
 @pytest.mark.parametrize("extent", ["quick", "usual", "full"])
-def test_a_proof_says_which_code_held_which_checks(extent: str, tmp_path: Path) -> None:
-    path = tmp_path / "folder" / "proof.json"
-    answered = check("cagnet-1d", extent=extent, proof=path)
+def test_a_certificate_says_which_code_held_which_checks(extent: str, tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "certificate.json"
+    answered = check("cagnet-1d", extent=extent, certificate=path)
     document = json.loads(path.read_text())
     told = {key: value for key, value in document.items() if key != "digest"}
     assert told == {
@@ -144,17 +144,17 @@ def test_a_proof_says_which_code_held_which_checks(extent: str, tmp_path: Path) 
     }
     canonical = json.dumps(told, sort_keys=True, separators=(",", ":"))
     assert document["digest"] == sha256(canonical.encode()).hexdigest()
-    assert answered.to_document()["proof"] == str(path)
+    assert answered.to_document()["certificate"] == str(path)
 
 
-def test_a_broken_check_gives_no_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_check_gives_no_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.conformance.check", lambda *_, **__: iter([*HELD, BROKEN]))
-    answered = check("cagnet-1d", full=True, proof=tmp_path / "proof.json")
-    assert not (tmp_path / "proof.json").exists()
-    assert answered.exit_code == 1 and answered.to_document()["proof"] is None
+    answered = check("cagnet-1d", full=True, certificate=tmp_path / "certificate.json")
+    assert not (tmp_path / "certificate.json").exists()
+    assert answered.exit_code == 1 and answered.to_document()["certificate"] is None
 
 
-def test_code_that_changed_during_the_check_gives_no_proof(
+def test_code_that_changed_during_the_check_gives_no_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "mine.py"
@@ -165,7 +165,7 @@ def test_code_that_changed_during_the_check_gives_no_proof(
         yield from HELD
 
     monkeypatch.setattr("harness.conformance.check", check_checks)
-    answered = check(f"{path}:Mine", full=True, proof=tmp_path / "proof.json")
-    assert not (tmp_path / "proof.json").exists()
-    assert "changed during the check" in answered.unproven
-    assert check(f"{path}:Mine", full=True, proof=tmp_path / "proof.json").unproven == ""
+    answered = check(f"{path}:Mine", full=True, certificate=tmp_path / "certificate.json")
+    assert not (tmp_path / "certificate.json").exists()
+    assert "changed during the check" in answered.uncertified
+    assert check(f"{path}:Mine", full=True, certificate=tmp_path / "certificate.json").uncertified == ""

@@ -182,8 +182,8 @@ def test_plugin_of_another_package_is_checked(tmp_path: Path) -> None:
             "mine",
             "--quick",
             "--json",
-            "--proof",
-            str(tmp_path / "proof"),
+            "--certificate",
+            str(tmp_path / "certificate"),
         ],
         env=with_python_path(tmp_path),
         capture_output=True,
@@ -194,12 +194,18 @@ def test_plugin_of_another_package_is_checked(tmp_path: Path) -> None:
     page = json.loads(done.stdout)
     assert page["strategy"] == "mine"
     assert page["conforms"]
-    proof = json.loads((tmp_path / "proof").read_text())
-    assert (proof["package"], proof["package_version"], proof["extent"]) == ("elsewhere", "1.0", "quick")
-    assert proof["checks"] == len(page["findings"])
+    certificate = json.loads((tmp_path / "certificate").read_text())
+    assert (certificate["package"], certificate["package_version"], certificate["extent"]) == (
+        "elsewhere",
+        "1.0",
+        "quick",
+    )
+    assert certificate["checks"] == len(page["findings"])
     names = ("__init__.py", "mine.py")
     sums = {name: sha256((tmp_path / "elsewhere" / name).read_bytes()).hexdigest() for name in names}
-    assert proof["strategy_code"] == sha256(json.dumps(sums, separators=(",", ":")).encode()).hexdigest()
+    assert (
+        certificate["strategy_code"] == sha256(json.dumps(sums, separators=(",", ":")).encode()).hexdigest()
+    )
 
 
 @pytest.mark.parametrize("check", LOOK)

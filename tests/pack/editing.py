@@ -47,9 +47,9 @@ def change_summary(folder: Path) -> None:
     change_record(folder, lambda data: data["summary"].update(summary))
 
 
-def pack(runs: Path, out: Path, *proofs: Path) -> Path:
+def pack(runs: Path, out: Path, *certificates: Path) -> Path:
     none = out.parent / "none"
-    return pack_results([runs], "Some Group", out, tables=none, figures=none, proofs=proofs).path
+    return pack_results([runs], "Some Group", out, tables=none, figures=none, certificates=certificates).path
 
 
 def pack_unchecked(runs: Path, out: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from harness.base.errors import UserError
 from harness.registry import hash_strategy_code
 from harness.report.packs_page import find_packs, judge_rows, list_runs, read_and_verify
-from harness.results.check_proof import make_proof
+from harness.results.check_certificate import make_certificate
 from harness.results.launch_intervals import judge_ratio
 from harness.results.ranking import RULES, rank_runs, summarize_targets
 from harness.spec.root import find_root
@@ -99,7 +99,7 @@ CHEATS = {
     halve_summary: "broken",
     leave_out_slow_launch: "launches missing",
     hide_graph: "unknown graph",
-    change_strategy: "unproven",
+    change_strategy: "uncertified",
     edit_code: "uncommitted",
     have_no_commit: "uncommitted",
     share_cores: "shared cores",
@@ -451,34 +451,34 @@ def build_unverified(tmp_path: Path, contribute: Contribute) -> pd.DataFrame:
 # Strategies of other packages.
 
 
-def test_plugin_is_ranked_by_its_proof(
+def test_plugin_is_ranked_by_its_certificate(
     synthetic: Any, honest: Path, contribute: Contribute, tmp_path: Path
 ) -> None:
-    """Without a proof a plugin is unproven. The proof also says what it promises, with which it is ranked."""
+    """Without a certificate a plugin is uncertified. The certificate also says by which promise it is ranked."""
     code = "d" * 64
     for run in add_runs(honest, "their-strategy", {"p": 2}, 0.5):
         change_record(run, lambda record: record["provenance"].update(strategy_code=code))
     contribute("Plugin", honest)
     rows = judge(tmp_path / "packs")
-    assert set(rows.marks[rows["strategy.name"] == "their-strategy"]) == {"unproven"}
+    assert set(rows.marks[rows["strategy.name"] == "their-strategy"]) == {"uncertified"}
 
-    proof = make_proof("serial", "exact", code, "full", ["losses equal serial"]).to_document()
-    document = {**proof, "strategy": "their-strategy", "package": "theirs"}
+    certificate = make_certificate("serial", "exact", code, "full", ["losses equal serial"]).to_document()
+    document = {**certificate, "strategy": "their-strategy", "package": "theirs"}
     document["digest"] = hash_data({key: value for key, value in document.items() if key != "digest"})
-    (tmp_path / "proof.json").write_text(json.dumps(document))
-    contribute("Plugin", honest, proofs=[tmp_path / "proof.json"])
+    (tmp_path / "certificate.json").write_text(json.dumps(document))
+    contribute("Plugin", honest, certificates=[tmp_path / "certificate.json"])
     (ranking,) = rank_runs(judge(tmp_path / "packs"))
     assert [each.strategy for each in ranking.contenders] == ["their-strategy", "cagnet-1d", "plexus"]
 
 
-def test_proof_does_not_change_the_promise_of_a_built_in_strategy(
+def test_certificate_does_not_change_the_promise_of_a_built_in_strategy(
     honest: Path, contribute: Contribute, tmp_path: Path
 ) -> None:
     add_runs(honest, "pipegcn", {"p": 2}, 0.01)
     code = hash_strategy_code("pipegcn")
-    proof = make_proof("pipegcn", "exact", code, "full", ["losses equal serial"])
-    (tmp_path / "proof.json").write_text(proof.to_json())
-    contribute("Cheater", honest, proofs=[tmp_path / "proof.json"])
+    certificate = make_certificate("pipegcn", "exact", code, "full", ["losses equal serial"])
+    (tmp_path / "certificate.json").write_text(certificate.to_json())
+    contribute("Cheater", honest, certificates=[tmp_path / "certificate.json"])
     exact = [ranking for ranking in rank_runs(judge(tmp_path / "packs")) if ranking.results == "exact"]
     assert [each.strategy for ranking in exact for each in ranking.contenders] == ["cagnet-1d", "plexus"]
 

@@ -14,7 +14,7 @@ VERBS = {
     "plan": ["plan", EXPERIMENT, "--out", "{out}"],
     "pack": ["pack", "--by", "Some Group", "--runs", "{runs}", "--out", "{out}"],
     "report": ["report", "--tables", "{tables}", "--out", "{out}"],
-    "check": ["check", "serial", "--quick", "--proof", "{out}"],
+    "check": ["check", "serial", "--quick", "--certificate", "{out}"],
 }
 
 

@@ -20,7 +20,7 @@ from harness.cli.commands.output import Block, Command, FactList, Headline, Raw,
 from harness.cli.commands.request import CONFIG, File, MachineName, OptionStyle, Request
 from harness.cli.commands.verb import Reporter, verb
 from harness.registry import hash_strategy_code, load_strategy
-from harness.results.check_proof import Extent, make_proof, read_proof
+from harness.results.check_certificate import Extent, make_certificate, read_certificate
 
 if TYPE_CHECKING:
     from harness.conformance import Finding
@@ -51,9 +51,9 @@ class CheckRequest(Request):
     """The machine card. With local-gpu each rank has its own GPU, and no case has more ranks than there are GPUs
     (default: ranks on the cores of this machine)."""
 
-    proof: File = None
-    """Write a proof to this file if every check passes, for `harness pack`. A proof is of all cases, so --case
-    and --machine are refused."""
+    certificate: File = None
+    """Write a certificate to this file if every check passes, for `harness pack`. It is of all cases, so --case and
+    --machine are refused."""
 
     def choose_extent(self) -> Extent:
         """Return the extent that the options choose. Raises UserError if they choose several."""
@@ -73,8 +73,8 @@ class CheckAnswer(Answer):
     findings: Sequence["Finding"]
     seconds: float
     request: CheckRequest
-    unproven: str = ""
-    """Why no proof was written although one was asked for."""
+    uncertified: str = ""
+    """Why no certificate was written although one was asked for."""
 
     @property
     def conforms(self) -> bool:
@@ -96,7 +96,9 @@ class CheckAnswer(Answer):
             "conforms": self.conforms,
             "extent": self.extent,
             "seconds": self.seconds,
-            "proof": str(self.request.proof) if self.request.proof and not self.unproven else None,
+            "certificate": str(self.request.certificate)
+            if self.request.certificate and not self.uncertified
+            else None,
             "findings": [_make_document(finding) for finding in self._sort_findings()],
         }
 
@@ -116,8 +118,8 @@ class CheckAnswer(Answer):
         yield Table(CHECK_COLUMNS, summarize_checks(self.findings))
         if view.verbose:
             yield Table(CASE_COLUMNS, list(_list_cases(self.findings)), title="Cases")
-        if self.request.proof:
-            yield self.unproven or f"Wrote the proof to {self.request.proof}."
+        if self.request.certificate:
+            yield self.uncertified or f"Wrote the certificate to {self.request.certificate}."
         if self.conforms:
             yield from self._lay_out_larger_checks()
 
@@ -275,9 +277,9 @@ def check(request: CheckRequest, reporter: Reporter) -> CheckAnswer | ListAnswer
     """
     if request.list_only:
         return _list_only(request)
-    if request.proof:
-        check_replaceable(request.proof, read_proof, "a proof")
-    code = _hash_code_to_prove(request) if request.proof else ""
+    if request.certificate:
+        check_replaceable(request.certificate, read_certificate, "a certificate")
+    code = _hash_code_to_prove(request) if request.certificate else ""
     from harness.comm.engine import Engine, max_ranks
     from harness.runtime.launch.worker_pool import Pool
     from harness.spec.machine_card import Machine, load_machine
@@ -297,32 +299,36 @@ def check(request: CheckRequest, reporter: Reporter) -> CheckAnswer | ListAnswer
             if request.first and is_next_case and not all(each.holds for each in findings):
                 break
             findings.append(finding)
-    unproven = _write_proof(request, code, findings) if request.proof else ""
-    return CheckAnswer(request.strategy, extent, findings, time.monotonic() - started, request, unproven)
+    uncertified = _write_certificate(request, code, findings) if request.certificate else ""
+    return CheckAnswer(request.strategy, extent, findings, time.monotonic() - started, request, uncertified)
 
 
 def _hash_code_to_prove(request: CheckRequest) -> str:
     """Return the hash of the strategy's code. Raises UserError if the check cannot be proved."""
     if request.case or request.machine:
         option = "--case" if request.case else "--machine"
-        raise UserError(f"--proof is for a check of all cases on this machine's cores. Leave {option} out.")
+        raise UserError(
+            f"--certificate is for a check of all cases on this machine's cores. Leave {option} out."
+        )
     code = hash_strategy_code(request.strategy)
     if not code:
-        raise UserError(f"The Python files of {request.strategy} cannot be read, so no proof can name them.")
+        raise UserError(
+            f"The Python files of {request.strategy} cannot be read, so no certificate can name them."
+        )
     return code
 
 
-def _write_proof(request: CheckRequest, code: str, findings: Sequence["Finding"]) -> str:
-    """Write the proof of a check, or return why it was not written."""
-    assert request.proof
+def _write_certificate(request: CheckRequest, code: str, findings: Sequence["Finding"]) -> str:
+    """Write the certificate of a check, or return why it was not written."""
+    assert request.certificate
     if not all(finding.holds for finding in findings):
-        return "No proof was written, because a check fails."
+        return "No certificate was written, because a check fails."
     if hash_strategy_code(request.strategy) != code:
-        return "No proof was written, because the files of the strategy changed during the check. Check it again."
+        return "No certificate was written, because the files of the strategy changed during the check. Check it again."
     checks = [each.check for each in findings]
     promise = load_strategy(request.strategy).promise.value
-    proof = make_proof(request.strategy, promise, code, request.choose_extent(), checks)
-    write_text(request.proof, proof.to_json())
+    certificate = make_certificate(request.strategy, promise, code, request.choose_extent(), checks)
+    write_text(request.certificate, certificate.to_json())
     return ""
 
 

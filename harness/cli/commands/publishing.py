@@ -33,8 +33,8 @@ class PackRequest(Request):
     """The folder of collected tables, whose claims are packed (default: results)."""
     figures: Folder = None
     """The folder of figures that were drawn of these tables (default: figures)."""
-    proof: Files = ()
-    """Proofs of `harness check NAME --full --proof FILE`, for strategies of packages that others may not have."""
+    certificate: Files = ()
+    """Certificates of `harness check NAME --full --certificate FILE`, for strategies that others may not have."""
     out: File = None
     """The file to write (default: results/pack.tar.gz)."""
 
@@ -52,7 +52,7 @@ class PackAnswer(Answer):
         packed = self.packed
         counts = {
             "run": packed.runs,
-            "proof": packed.proofs,
+            "certificate": packed.certificates,
             "figure": packed.figures,
             "claim": packed.claims,
         }
@@ -67,9 +67,9 @@ def pack(request: PackRequest, reporter: Reporter) -> PackAnswer:
     """Pack recorded runs into one archive, which others can verify and compare with theirs.
 
     The archive has the spec, the record and the tables of each run, the tables of all runs, a description of their
-    environments, and proofs of their strategies; and figures and claims, if these were made of the same runs. Names of
-    home folders are replaced by ~. Look at the host names and commands in it before you publish it: `harness runs show`
-    prints them. The same runs give the same bytes.
+    environments, and certificates of their strategies; and figures and claims, if these were made of the same runs.
+    Names of home folders are replaced by ~. Look at the host names and commands in it before you publish it: `harness
+    runs show` prints them. The same runs give the same bytes.
     """
     from harness.report.pack.packing import pack_results
 
@@ -79,7 +79,7 @@ def pack(request: PackRequest, reporter: Reporter) -> PackAnswer:
         request.out or request.results / "pack.tar.gz",
         tables=request.tables or request.results,
         figures=request.figures or request.home / "figures",
-        proofs=request.proof,
+        certificates=request.certificate,
         on_step=reporter.step,
     )
     return PackAnswer(packed)
@@ -121,7 +121,7 @@ class VerifyAnswer(Answer):
             "contributor": pack.contributor,
             "runs": list(pack.runs),
             "holds": self.found.holds,
-            "proofs": [proof.to_document() for proof in pack.proofs.values()],
+            "certificates": [certificate.to_document() for certificate in pack.certificates.values()],
             "results": [result._asdict() for result in self.found.results],
             "not_verified": list(pack.others),
         }
@@ -154,8 +154,8 @@ def verify(request: VerifyRequest, reporter: Reporter) -> VerifyAnswer:
 
     Compares files with their checksums, runs with the hashes of their specs, summaries with their tables, and the
     elements that ranks sent with the formulas of their strategies, for graphs that are built here. Compares the graphs
-    with the cards of their names, and the code of strategies with the code here or with a proof of a full check. Runs
-    no code of the pack. The exit code is 1 if something is broken.
+    with the cards of their names, and the code of strategies with the code here or with a certificate of a full check.
+    Runs no code of the pack. The exit code is 1 if something is broken.
     """
     root = request.home
     if not request.file.is_file():

@@ -44,9 +44,9 @@ from harness.report.pack.reading import (
     SCHEMA,
     TABLE_FILES,
     check_contributor,
-    name_proof,
+    name_certificate,
 )
-from harness.results.check_proof import CheckProof, read_proof
+from harness.results.check_certificate import CheckCertificate, read_certificate
 from harness.results.collect import build_tables
 from harness.results.parquet import read_claims_table, read_collected
 from harness.results.record import Record, describe_refused, read_record, read_records
@@ -58,7 +58,7 @@ class PackedResults(NamedTuple):
 
     path: Path
     runs: int
-    proofs: int
+    certificates: int
     figures: int
     claims: int
     left_out: str
@@ -72,16 +72,16 @@ def pack_results(
     *,
     tables: Path,
     figures: Path,
-    proofs: Sequence[Path] = (),
+    certificates: Sequence[Path] = (),
     on_step: OnStep = ignore_step,
 ) -> PackedResults:
-    """Write the pack of all runs in `folders`, with proofs of their strategies, to `out`.
+    """Write the pack of all runs in `folders`, with certificates of their strategies, to `out`.
 
     Figures and claims of the collected tables in `tables` are packed if these are of the same runs.
     """
     check_replaceable(out, lambda path: has_folder(path, FOLDER), "a pack")
     records = _read_runs(folders)
-    proven = _read_proofs(proofs, {record.spec["strategy"]["name"] for record in records})
+    proven = _read_certificates(certificates, {record.spec["strategy"]["name"] for record in records})
     check_contributor(contributor)
     about = {"schema": SCHEMA, "contributor": contributor, "harness": __version__}
     files = {ABOUT: f"{json.dumps(about, indent=1, ensure_ascii=False)}\n".encode()}
@@ -93,7 +93,9 @@ def pack_results(
     with TemporaryDirectory() as folder:  # which has no earlier tables
         collection, made = build_tables(packed, Path(folder), on_step)
     files |= {TABLE_FILES[name]: data for name, data in made.items()}
-    files |= {name_proof(proof.strategy): proof.to_json().encode() for proof in proven}
+    files |= {
+        name_certificate(certificate.strategy): certificate.to_json().encode() for certificate in proven
+    }
     left_out = _find_difference(tables, collection.runs)
     claims = pd.DataFrame() if left_out else read_claims_table(tables)
     drawn = [] if left_out else _list_figures(figures, tables)
@@ -131,20 +133,22 @@ def _read_runs(folders: Sequence[Path]) -> list[Record]:
     return [records[run_id] for run_id in sorted(records)]
 
 
-def _read_proofs(paths: Sequence[Path], strategies: Collection[str]) -> list[CheckProof]:
-    """Read proofs of strategies whose runs are packed, at most one for each strategy."""
-    proofs: dict[str, CheckProof] = {}
+def _read_certificates(paths: Sequence[Path], strategies: Collection[str]) -> list[CheckCertificate]:
+    """Read certificates of strategies whose runs are packed, at most one for each strategy."""
+    certificates: dict[str, CheckCertificate] = {}
     for path in paths:
-        proof = read_proof(path)
-        if proof.strategy not in strategies:
+        certificate = read_certificate(path)
+        if certificate.strategy not in strategies:
             raise UserError(
-                f"{path} is the proof of {format_value(proof.strategy)}, of which no run is packed. Packed are runs of "
-                f"{', '.join(sorted(strategies))}."
+                f"{path} is the certificate of {format_value(certificate.strategy)}, of which no run is packed. Packed "
+                f"are runs of {', '.join(sorted(strategies))}."
             )
-        if proof.strategy in proofs:
-            raise UserError(f"{path} is the second proof of {proof.strategy}. Choose one of them.")
-        proofs[proof.strategy] = proof
-    return list(proofs.values())
+        if certificate.strategy in certificates:
+            raise UserError(
+                f"{path} is the second certificate of {certificate.strategy}. Choose one of them."
+            )
+        certificates[certificate.strategy] = certificate
+    return list(certificates.values())
 
 
 def _list_files(record: Record) -> dict[str, bytes]:
@@ -237,8 +241,8 @@ def _format_readme(contributor: str, runs: pd.DataFrame) -> str:
 {format_count(most, "rank")}.
 
 - `runs/`: the spec, the record and the tables of each run; `tables/`: the tables of all runs.
-- `proofs/`: checks of strategies. `figures/` and `claims.csv`, if they were made: figures of the runs, and the claims
-  of papers with our values and the command that checks each.
+- `certificates/`: checks of strategies. `figures/` and `claims.csv`, if they were made: figures of the runs, and the
+  claims of papers with our values and the command that checks each.
 - `environment.json`: machines, versions and settings. `SHA256SUMS`: `sha256sum --check SHA256SUMS` checks all files.
 
     harness verify PACK.tar.gz

@@ -2,12 +2,12 @@
 
     pack/pack.json                the contributor, and the version of the harness that packed it
     pack/runs/RUN_ID/             spec.json, record.json and the tables of each run
-    pack/proofs/NAME.json         the proof of a check of the strategy NAME
+    pack/certificates/NAME.json         the certificate of a check of the strategy NAME
     pack/tables/, pack/figures/   the collected tables of the runs, and figures drawn of them
     pack/claims.csv, pack/environment.json, pack/README.md
     pack/SHA256SUMS               the checksum of every other file
 
-A pack comes from a stranger. Only its runs and proofs are read; everything else is for people.
+A pack comes from a stranger. Only its runs and certificates are read; everything else is for people.
 """
 
 import re
@@ -21,14 +21,14 @@ from harness.base.errors import UserError
 from harness.base.untrusted import find_confusable
 from harness.base.validation import format_value
 from harness.report.pack.archive import SUMS, read_archive
-from harness.results.check_proof import MAX_BYTES as MAX_PROOF_BYTES
-from harness.results.check_proof import CheckProof, parse_proof
+from harness.results.check_certificate import MAX_BYTES as MAX_CERTIFICATE_BYTES
+from harness.results.check_certificate import CheckCertificate, parse_certificate
 from harness.results.record import MAX_BYTES, Record, check_name, read_record
 from harness.results.schema import RUN_TABLES, TABLES
 
 FOLDER = "pack"
 SCHEMA = 1
-ABOUT, RUNS, PROOFS, FIGURES = "pack.json", "runs", "proofs", "figures"
+ABOUT, RUNS, CERTIFICATES, FIGURES = "pack.json", "runs", "certificates", "figures"
 CLAIMS, ENVIRONMENT, README = "claims.csv", "environment.json", "README.md"
 SPEC, RECORD = "spec.json", "record.json"
 RUN_FILES = (SPEC, RECORD, *(f"{name}.parquet" for name in RUN_TABLES))
@@ -45,7 +45,7 @@ class Pack(NamedTuple):
     contributor: str
     runs: Mapping[str, Mapping[str, bytes]]
     """The files of each run, by run id and by name."""
-    proofs: Mapping[str, CheckProof]
+    certificates: Mapping[str, CheckCertificate]
     """What its contributor says about checks of strategies, by the name of the strategy."""
     others: Sequence[str]
     """The names of the files for people, which nothing reads or verifies."""
@@ -60,13 +60,13 @@ def read_pack(path: Path) -> Pack:
     files = read_archive(path, FOLDER)
     try:
         contributor = _check_files(files)
-        proofs = _read_proofs(files)
+        certificates = _read_certificates(files)
     except UserError as reason:
         raise UserError(f"{path} is refused: {str(reason).rstrip('.')}.") from None
     runs: dict[str, dict[str, bytes]] = {}
     for folder, run_id, name in sorted(place for each in files if len(place := tuple(each.split("/"))) == 3):
         runs.setdefault(run_id, {})[name] = files[f"{folder}/{run_id}/{name}"]
-    return Pack(contributor, runs, proofs, sorted(filter(_is_for_people, files)))
+    return Pack(contributor, runs, certificates, sorted(filter(_is_for_people, files)))
 
 
 def _check_files(files: Mapping[str, bytes]) -> str:
@@ -108,7 +108,7 @@ def check_contributor(name: str) -> str:
 def _is_expected(name: str) -> bool:
     """Return True for the name of a file that a pack may have."""
     folder, *rest = name.split("/")
-    if folder == PROOFS:
+    if folder == CERTIFICATES:
         return len(rest) == 1 and rest[0].endswith(".json")
     is_of_run = folder == RUNS and len(rest) == 2 and rest[1] in RUN_FILES
     return name in (ABOUT, SUMS) or is_of_run or _is_for_people(name)
@@ -121,19 +121,21 @@ def _is_for_people(name: str) -> bool:
     return name in (CLAIMS, ENVIRONMENT, README, *TABLE_FILES.values())
 
 
-def _read_proofs(files: Mapping[str, bytes]) -> dict[str, CheckProof]:
-    """Return the proofs of a pack by the names of their strategies. Raises UserError for a damaged one."""
-    proofs = {}
-    for name in sorted(name for name in files if name.startswith(f"{PROOFS}/")):
-        if len(files[name]) > MAX_PROOF_BYTES:
-            raise UserError(f"{name} has more than {MAX_PROOF_BYTES:,} bytes")
-        proof = parse_proof(files[name], name)
-        if name_proof(proof.strategy) != name:
-            raise UserError(f"{name} is the proof of another strategy, {format_value(proof.strategy)}")
-        proofs[proof.strategy] = proof
-    return proofs
+def _read_certificates(files: Mapping[str, bytes]) -> dict[str, CheckCertificate]:
+    """Return the certificates of a pack by the names of their strategies. Raises UserError for a damaged one."""
+    certificates = {}
+    for name in sorted(name for name in files if name.startswith(f"{CERTIFICATES}/")):
+        if len(files[name]) > MAX_CERTIFICATE_BYTES:
+            raise UserError(f"{name} has more than {MAX_CERTIFICATE_BYTES:,} bytes")
+        certificate = parse_certificate(files[name], name)
+        if name_certificate(certificate.strategy) != name:
+            raise UserError(
+                f"{name} is the certificate of another strategy, {format_value(certificate.strategy)}"
+            )
+        certificates[certificate.strategy] = certificate
+    return certificates
 
 
-def name_proof(strategy: str) -> str:
-    """Return the name of a proof in the archive."""
-    return f"{PROOFS}/{strategy}.json"
+def name_certificate(strategy: str) -> str:
+    """Return the name of a certificate in the archive."""
+    return f"{CERTIFICATES}/{strategy}.json"

@@ -34,7 +34,7 @@ from harness.ledger import MOVING, TensorName
 from harness.registry import DISTRIBUTION, PYPROJECT, hash_strategy_code, is_built_in, load_installed_strategy
 from harness.report.pack.reading import RUNS, Pack
 from harness.results import consistency
-from harness.results.check_proof import CheckProof
+from harness.results.check_certificate import CheckCertificate
 from harness.results.consistency import RunTables, UnverifiableError
 from harness.results.record import Record
 from harness.results.run_summary import find_texts, number_pairs
@@ -58,7 +58,7 @@ CHECKS = {
     "accuracy": "accuracies are shares of the vertices of the graph",
     "memory": "every rank holds at least what the formula of its strategy says",
     "graph": "it trained on the graph that its name means",
-    "proof": "the strategy was checked in full, as the same code",
+    "certificate": "the strategy was checked in full, as the same code",
     "environment": "machine, versions, commit and times are recorded",
     "privacy": "no password, no token and no home folder is in it",
 }
@@ -158,7 +158,7 @@ def verify_run(run_id: str, pack: Pack, root: Path) -> VerifiedRun:
         "accuracy": lambda: _check_accuracy(run, root),
         "memory": lambda: _check_memory(run, root),
         "graph": lambda: _check_graph(run, root),
-        "proof": lambda: _check_proof(run, pack.proofs),
+        "certificate": lambda: _check_certificate(run, pack.certificates),
         "environment": lambda: _check_environment(run),
         "privacy": lambda: _check_privacy(run),
     }
@@ -464,23 +464,25 @@ def _find_graph_hashes(root: Path, name: str) -> set[str]:
         return set()
 
 
-def _check_proof(run: RunTables, proofs: Mapping[str, CheckProof]) -> None:
-    """Compare the code of the strategy with the code that was checked: the built-in code, or the code of a proof."""
+def _check_certificate(run: RunTables, certificates: Mapping[str, CheckCertificate]) -> None:
+    """Compare the code of the strategy with the code that was checked: built-in code, or that of a certificate."""
     code = _get_recorded_hash(run, "strategy_code", "strategy's code")
     name = run.spec["strategy"]["name"]
     if is_built_in(name):
         if code not in (_hash_installed_code(name), _hash_committed_code(run.record["provenance"])):
             raise UnverifiableError(
-                f"unproven: its {name} is another version than the installed one, and its commit is unknown here"
+                f"uncertified: its {name} is another version than the installed one, and its commit is unknown here"
             )
         return
-    proof = proofs.get(name)
-    if proof is None:
-        raise UnverifiableError(f"unproven: the pack has no proof of {name}")
-    if proof.strategy_code != code:
-        raise UnverifiableError(f"unproven: the proof of {name} is of other code than the run's")
-    if proof.extent != "full":
-        raise UnverifiableError(f"unproven: the proof of {name} is of a smaller check, {proof.extent}")
+    certificate = certificates.get(name)
+    if certificate is None:
+        raise UnverifiableError(f"uncertified: the pack has no certificate of {name}")
+    if certificate.strategy_code != code:
+        raise UnverifiableError(f"uncertified: the certificate of {name} is of other code than the run's")
+    if certificate.extent != "full":
+        raise UnverifiableError(
+            f"uncertified: the certificate of {name} is of a smaller check, {certificate.extent}"
+        )
 
 
 _hash_installed_code = lru_cache(maxsize=64)(hash_strategy_code)

@@ -1,6 +1,6 @@
-"""The proof of a check: a JSON file that says which code of a strategy passed every check, and on how many cases.
+"""The certificate of a check: a JSON file that says which code of a strategy passed every check, and on how many cases.
 
-The digest shows that a proof is whole. It is not a signature: only a repetition of the check proves it to others.
+The digest shows that a certificate is whole. It is not a signature: only a repetition of the check proves it to others.
 """
 
 import json
@@ -21,7 +21,7 @@ from harness.spec.spec import hash_data
 
 SCHEMA = 1
 MAX_BYTES = 1 << 16
-"""The maximum size of a proof, which has a line for each check."""
+"""The maximum size of a certificate, which has a line for each check."""
 Extent = Literal["quick", "usual", "full"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 CheckName = Annotated[str, Field(pattern=r"^[a-zA-Z][a-zA-Z ,'-]{0,99}$")]
@@ -29,7 +29,7 @@ Count = Annotated[int, Field(ge=1, lt=1 << 31, strict=True)]
 Version = Annotated[str, Field(pattern=r"^[0-9A-Za-z.+!_-]{0,100}$")]
 
 
-class CheckProof(Frozen):
+class CheckCertificate(Frozen):
     """A check of a strategy that passed."""
 
     schema_version: Literal[1] = Field(alias="schema")
@@ -60,18 +60,20 @@ class CheckProof(Frozen):
         return cases
 
     def to_document(self) -> dict[str, Any]:
-        """Return the proof as JSON data."""
+        """Return the certificate as JSON data."""
         return self.model_dump(mode="json", by_alias=True)
 
     def to_json(self) -> str:
         return json.dumps(self.to_document(), indent=1, sort_keys=True) + "\n"
 
 
-def make_proof(strategy: str, promise: str, code: str, extent: Extent, checks: Iterable[str]) -> CheckProof:
-    """Return the proof of a check. `checks` has the name of each check, and `code` is the hash of what was checked."""
+def make_certificate(
+    strategy: str, promise: str, code: str, extent: Extent, checks: Iterable[str]
+) -> CheckCertificate:
+    """Return the certificate of a check. `checks` has the name of each check; `code` is the hash of the strategy."""
     cases = Counter(checks)
     package, version = find_distribution(strategy)
-    proof = {
+    certificate = {
         "schema": SCHEMA,
         "strategy": strategy,
         "package": package,
@@ -83,22 +85,24 @@ def make_proof(strategy: str, promise: str, code: str, extent: Extent, checks: I
         "checks": cases.total(),
         "cases": dict(cases),
     }
-    return validate(CheckProof, {**proof, "digest": hash_data(proof)}, f"the proof of {strategy}")
+    return validate(
+        CheckCertificate, {**certificate, "digest": hash_data(certificate)}, f"the certificate of {strategy}"
+    )
 
 
-def parse_proof(data: bytes, where: str) -> CheckProof:
-    """Parse a proof that others made, which errors call `where`. Raises UserError unless it is whole."""
+def parse_certificate(data: bytes, where: str) -> CheckCertificate:
+    """Parse a certificate that others made, which errors call `where`. Raises UserError unless it is whole."""
     document = parse_json(data, where)
-    proof = validate(CheckProof, document, where)
-    if hash_data({key: value for key, value in document.items() if key != "digest"}) != proof.digest:
+    certificate = validate(CheckCertificate, document, where)
+    if hash_data({key: value for key, value in document.items() if key != "digest"}) != certificate.digest:
         raise UserError(f"{where} was changed: its digest does not fit the rest.")
-    return proof
+    return certificate
 
 
-def read_proof(path: Path) -> CheckProof:
-    """Read the proof in a file."""
+def read_certificate(path: Path) -> CheckCertificate:
+    """Read the certificate in a file."""
     try:
         data = read_regular_file(path, MAX_BYTES)
     except OSError as error:
-        raise UserError(f"the proof {path} cannot be read: {error.strerror or error}.") from None
-    return parse_proof(data, f"the proof {path}")
+        raise UserError(f"the certificate {path} cannot be read: {error.strerror or error}.") from None
+    return parse_certificate(data, f"the certificate {path}")

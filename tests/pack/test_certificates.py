@@ -1,4 +1,4 @@
-"""What a pack says of its graphs and of the code of its strategies is compared with cards, code and proofs.
+"""What a pack says of its graphs and of the code of its strategies is compared with cards, code and certificates.
 
 The strategy `theirs` of another package is not installed here. Its runs are runs of a built-in strategy, renamed.
 """
@@ -15,7 +15,7 @@ import harness
 from harness.base.errors import UserError
 from harness.cli import main
 from harness.report.pack.verification import BROKEN, HOLDS, UNKNOWN, Verification
-from harness.results.check_proof import MAX_BYTES, CheckProof, make_proof, parse_proof
+from harness.results.check_certificate import MAX_BYTES, CheckCertificate, make_certificate, parse_certificate
 from harness.spec.root import find_root
 from harness.spec.spec import digest, hash_data
 from tests.pack.editing import pack, read, verify_file, write_pack
@@ -60,9 +60,9 @@ def change_spec(folder: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
 
 
 def make(code: str = CODE, extent: Any = "full", strategy: str = "theirs") -> dict[str, Any]:
-    """The document of a whole proof, of a strategy that need not be installed."""
-    proof = make_proof("serial", "exact", code, extent, CHECKS).to_document()
-    return sign({**proof, "strategy": strategy, "package": "their-package", "package_version": "2.1"})
+    """The document of a whole certificate, of a strategy that need not be installed."""
+    certificate = make_certificate("serial", "exact", code, extent, CHECKS).to_document()
+    return sign({**certificate, "strategy": strategy, "package": "their-package", "package_version": "2.1"})
 
 
 def sign(document: dict[str, Any]) -> dict[str, Any]:
@@ -71,14 +71,14 @@ def sign(document: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "digest": hash_data(rest)}
 
 
-def write_proof(folder: Path, document: dict[str, Any], name: str = "proof.json") -> Path:
+def write_certificate(folder: Path, document: dict[str, Any], name: str = "certificate.json") -> Path:
     (folder / name).write_text(json.dumps(document))
     return folder / name
 
 
-def verify(folder: Path, *proofs: Path, root: Path = ROOT) -> Verification:
-    """Pack the runs next to a run with proofs, and verify the pack."""
-    return verify_file(pack(folder.parent, folder.parent.parent / "pack.tar.gz", *proofs), root)
+def verify(folder: Path, *certificates: Path, root: Path = ROOT) -> Verification:
+    """Pack the runs next to a run with certificates, and verify the pack."""
+    return verify_file(pack(folder.parent, folder.parent.parent / "pack.tar.gz", *certificates), root)
 
 
 def verify_archive(run: Path, files: dict[str, bytes], out: Path) -> Verification:
@@ -93,60 +93,64 @@ def find_answer(found: Verification, check: str) -> tuple[str, str]:
     return answer.verdict, answer.reason
 
 
-# The check `proof`.
+# The check `certificate`.
 
 
 @pytest.mark.long
-def test_a_full_proof_of_the_code_that_ran_holds(theirs: Path, tmp_path: Path) -> None:
-    found = verify(theirs, write_proof(tmp_path, make()))
-    assert find_answer(found, "proof") == (HOLDS, "")
+def test_a_full_certificate_of_the_code_that_ran_holds(theirs: Path, tmp_path: Path) -> None:
+    found = verify(theirs, write_certificate(tmp_path, make()))
+    assert find_answer(found, "certificate") == (HOLDS, "")
     assert find_answer(found, "elements")[0] == UNKNOWN, "it is not installed"
-    (proof,) = found.pack.proofs.values()
-    assert isinstance(proof, CheckProof)
-    assert (proof.strategy, proof.package, proof.package_version) == ("theirs", "their-package", "2.1")
-    assert (proof.checks, proof.cases) == (3, {"losses equal serial": 2, "trains": 1})
+    (certificate,) = found.pack.certificates.values()
+    assert isinstance(certificate, CheckCertificate)
+    assert (certificate.strategy, certificate.package, certificate.package_version) == (
+        "theirs",
+        "their-package",
+        "2.1",
+    )
+    assert (certificate.checks, certificate.cases) == (3, {"losses equal serial": 2, "trains": 1})
 
 
 @pytest.mark.parametrize(
     ("document", "reason"),
     [
-        (None, "the pack has no proof of theirs"),
+        (None, "the pack has no certificate of theirs"),
         (make(OTHER_CODE), "is of other code than the run's"),
         (make(extent="quick"), "is of a smaller check, quick"),
         (make(extent="usual"), "is of a smaller check, usual"),
     ],
     ids=["none", "other code", "quick", "usual"],
 )
-def test_a_proof_that_does_not_fit_leaves_a_run_unproven(
+def test_a_certificate_that_does_not_fit_leaves_a_run_unproven(
     document: dict[str, Any] | None, reason: str, theirs: Path, tmp_path: Path
 ) -> None:
-    proofs = [] if document is None else [write_proof(tmp_path, document)]
-    found = verify(theirs, *proofs)
-    verdict, told = find_answer(found, "proof")
-    assert verdict == UNKNOWN and told.startswith("unproven: ") and reason in told
+    certificates = [] if document is None else [write_certificate(tmp_path, document)]
+    found = verify(theirs, *certificates)
+    verdict, told = find_answer(found, "certificate")
+    assert verdict == UNKNOWN and told.startswith("uncertified: ") and reason in told
     assert found.holds
 
 
-def test_a_proof_of_one_strategy_proves_no_other(
+def test_a_certificate_of_one_strategy_proves_no_other(
     theirs: Path, built_in: Path, run: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(run, theirs.parent / run.name)
-    found = verify(theirs, write_proof(tmp_path, make(strategy="cagnet-1d")))
-    answers = {result.run: result for result in found.results if result.check == "proof"}
-    assert answers[theirs.name].reason == "unproven: the pack has no proof of theirs"
+    found = verify(theirs, write_certificate(tmp_path, make(strategy="cagnet-1d")))
+    answers = {result.run: result for result in found.results if result.check == "certificate"}
+    assert answers[theirs.name].reason == "uncertified: the pack has no certificate of theirs"
     assert answers[run.name].verdict == HOLDS
 
 
-def test_built_in_strategies_need_no_proof(built_in: Path) -> None:
-    assert find_answer(verify(built_in), "proof") == (HOLDS, "")
+def test_built_in_strategies_need_no_certificate(built_in: Path) -> None:
+    assert find_answer(verify(built_in), "certificate") == (HOLDS, "")
 
 
 def test_a_built_in_strategy_of_another_version_cannot_be_verified(built_in: Path, tmp_path: Path) -> None:
     change_record(built_in, lambda record: record["provenance"].update(strategy_code=OTHER_CODE))
-    verdict, reason = find_answer(verify(built_in), "proof")
+    verdict, reason = find_answer(verify(built_in), "certificate")
     assert verdict == UNKNOWN and "another version than the installed one" in reason
-    proof = write_proof(tmp_path, make(OTHER_CODE, strategy="cagnet-1d"))
-    assert find_answer(verify(built_in, proof), "proof")[0] == UNKNOWN
+    certificate = write_certificate(tmp_path, make(OTHER_CODE, strategy="cagnet-1d"))
+    assert find_answer(verify(built_in, certificate), "certificate")[0] == UNKNOWN
 
 
 def test_records_without_these_hashes_cannot_be_verified(built_in: Path) -> None:
@@ -156,13 +160,13 @@ def test_records_without_these_hashes_cannot_be_verified(built_in: Path) -> None
 
     change_record(built_in, forget)
     found = verify(built_in)
-    for check in ("graph", "proof"):
+    for check in ("graph", "certificate"):
         verdict, reason = find_answer(found, check)
         assert verdict == UNKNOWN and "earlier version" in reason
     assert found.holds
 
 
-# Damaged and forged proofs.
+# Damaged and forged certificates.
 
 EDITED = {**make(extent="quick"), "extent": "full"}
 DAMAGED = {
@@ -182,58 +186,72 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("kind", DAMAGED)
-def test_a_damaged_proof_is_neither_packed_nor_accepted(kind: str, theirs: Path, tmp_path: Path) -> None:
+def test_a_damaged_certificate_is_neither_packed_nor_accepted(
+    kind: str, theirs: Path, tmp_path: Path
+) -> None:
     data, reason = DAMAGED[kind]
-    (tmp_path / "proof.json").write_bytes(data)
+    (tmp_path / "certificate.json").write_bytes(data)
     with pytest.raises(UserError, match=reason):
-        verify(theirs, tmp_path / "proof.json")
+        verify(theirs, tmp_path / "certificate.json")
     with pytest.raises(UserError, match=rf"forged.tar.gz is refused: .*{reason}"):
-        verify_archive(theirs, {"proofs/theirs.json": data}, tmp_path / "forged.tar.gz")
+        verify_archive(theirs, {"certificates/theirs.json": data}, tmp_path / "forged.tar.gz")
 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("proofs/theirs.json", None),
-        ("proofs/other.json", "is the proof of another strategy, 'theirs'"),
-        ("proofs/theirs.py", "not a file of a pack"),
-        ("proofs/deep/theirs.json", "not a file of a pack"),
+        ("certificates/theirs.json", None),
+        ("certificates/other.json", "is the certificate of another strategy, 'theirs'"),
+        ("certificates/theirs.py", "not a file of a pack"),
+        ("certificates/deep/theirs.json", "not a file of a pack"),
         ("theirs.json", "not a file of a pack"),
     ],
 )
-def test_a_proof_has_the_name_of_its_strategy(
+def test_a_certificate_has_the_name_of_its_strategy(
     name: str, reason: str | None, theirs: Path, tmp_path: Path
 ) -> None:
     files = {name: json.dumps(make()).encode()}
     if reason is None:
-        assert verify_archive(theirs, files, tmp_path / "archive.tar.gz").pack.proofs
+        assert verify_archive(theirs, files, tmp_path / "archive.tar.gz").pack.certificates
         return
     with pytest.raises(UserError, match=reason):
         verify_archive(theirs, files, tmp_path / "archive.tar.gz")
 
 
-def test_only_one_proof_of_a_strategy_with_runs_is_packed(theirs: Path, tmp_path: Path) -> None:
-    proof, other = write_proof(tmp_path, make()), write_proof(tmp_path, make(), "again.json")
-    with pytest.raises(UserError, match="the second proof of theirs"):
-        verify(theirs, proof, other)
+def test_only_one_certificate_of_a_strategy_with_runs_is_packed(theirs: Path, tmp_path: Path) -> None:
+    certificate, other = (
+        write_certificate(tmp_path, make()),
+        write_certificate(tmp_path, make(), "again.json"),
+    )
+    with pytest.raises(UserError, match="the second certificate of theirs"):
+        verify(theirs, certificate, other)
     with pytest.raises(UserError, match=r"'others', of which no run is packed\. Packed are runs of theirs"):
-        verify(theirs, write_proof(tmp_path, make(strategy="others")))
+        verify(theirs, write_certificate(tmp_path, make(strategy="others")))
     with pytest.raises(UserError, match=r"missing.json cannot be read"):
         verify(theirs, tmp_path / "missing.json")
 
 
-def test_the_command_packs_proofs_and_prints_them(
+def test_the_command_packs_certificates_and_prints_them(
     theirs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    proof, out = write_proof(tmp_path, make()), str(tmp_path / "s.tar.gz")
-    words = ["--by", "Some Group", "--runs", str(theirs.parent), "--proof", str(proof), "--out", out]
+    certificate, out = write_certificate(tmp_path, make()), str(tmp_path / "s.tar.gz")
+    words = [
+        "--by",
+        "Some Group",
+        "--runs",
+        str(theirs.parent),
+        "--certificate",
+        str(certificate),
+        "--out",
+        out,
+    ]
     assert main(["pack", *words]) == 0
     capsys.readouterr()
     assert main(["verify", out, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert [parse_proof(json.dumps(each).encode(), "it").strategy for each in document["proofs"]] == [
-        "theirs"
-    ]
+    assert [
+        parse_certificate(json.dumps(each).encode(), "it").strategy for each in document["certificates"]
+    ] == ["theirs"]
 
 
 # The check `graph`.
