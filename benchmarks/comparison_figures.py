@@ -113,10 +113,8 @@ def title_predicted(predicted: pd.DataFrame) -> str:
     full = predicted[name_families(predicted) == "full graph"]
     groups = [rows.sort_values("seconds") for _, rows in full.groupby("ranks")]
     first = list(dict.fromkeys(str(rows.strategy.iloc[0]) for rows in groups))
-    rivals = [
-        set(rows.strategy[rows.seconds_low < rows.seconds_high.iloc[0]]) - {first[0]} for rows in groups
-    ]
-    always = sorted(set.intersection(*rivals))
+    close = [set(rows.strategy[rows.seconds_low < rows.seconds_high.iloc[0]]) - {first[0]} for rows in groups]
+    always = sorted(set.intersection(*close))
     fastest = (
         f"{first[0]} is predicted the fastest" if len(first) == 1 else f"{join_names(first)} are the fastest"
     )

@@ -96,7 +96,7 @@ PAGES = {
         *(f"compose.search --rate {rate} --dataset {graph}" for rate in RATES for graph in COMPOSE_GRAPHS),
         *(f"compose.pairs {links} --dataset {graph}" for links in LINKS for graph in COMPOSE_GRAPHS),
     ],
-    "rivals": [f"compose.inexact {links} --dataset rmat-17" for links in LINKS],
+    "inexact": [f"compose.inexact {links} --dataset rmat-17" for links in LINKS],
     "wires": ["network.wires --hosts 4 --rate 10gbit", "network.wires --hosts 4 --rate 200mbit"],
     "slope": ["network.slope"],
     "batch": ["launching.batch --on-slurm --runs 100"],

@@ -39,7 +39,7 @@ def list_comparisons() -> dict[str, Comparison]:
         "received": received.COMPARISON,
         "comparison": comparison.read_comparison(),
         "compose": compose.make_comparison(compose.EXACT, 2, 128),
-        "rivals": compose.make_comparison(compose.INEXACT, 2, 128),
+        "inexact": compose.make_comparison(compose.INEXACT, 2, 128),
     }
 
 

@@ -171,7 +171,7 @@ CHOSEN = ("strategy.name", "strategy.params", "grid", "protocol")
 """The columns in which competitors may differ, in addition to the sizes of the axes."""
 
 
-class Rivals(NamedTuple):
+class CompetitorPair(NamedTuple):
     """A comparison of two competitors. A ratio above 1 means that B is slower."""
 
     a: str
@@ -186,7 +186,7 @@ class Rivals(NamedTuple):
     """Covers the median; all intervals of the table do so together with a probability of at least 95 %."""
 
 
-def compare_rivals(runs: pd.DataFrame) -> list[Rivals]:
+def compare_competitors(runs: pd.DataFrame) -> list[CompetitorPair]:
     """Compare all pairs of configurations that share a block and differ only in strategy, parameters and grid."""
     done = _select_measured(runs)
     done = done[done[BLOCK].fillna("") != ""]
@@ -201,7 +201,7 @@ def compare_rivals(runs: pd.DataFrame) -> list[Rivals]:
                 one, two = (f"{each['strategy.name'].iloc[0]} {each['grid'].iloc[0]}" for each in (a, b))
                 found.append(((one, two, about), ratios))
     level = correct_level(len(found))
-    return [Rivals(*names, list(ratios), *compare_blocks(ratios, level)) for names, ratios in found]
+    return [CompetitorPair(*names, list(ratios), *compare_blocks(ratios, level)) for names, ratios in found]
 
 
 # Comparisons of two sets of runs: the same configurations before and after a change, or two single runs.

@@ -149,7 +149,7 @@ def test_competitors_are_compared_within_blocks(synthetic: SimpleNamespace, tmp_
             synthetic.write_ok(tmp_path / "runs", spec, seconds, summary=summary, provenance=origin)
     alone = synthetic.make_spec("plexus", "tiny", {"x": 2, "y": 1, "z": 1}, launch=9)
     synthetic.write_ok(tmp_path / "runs", alone, 1.0, summary={"epoch_seconds_median": 99.0})
-    (pair,) = statistics.compare_rivals(collect(tmp_path / "runs", tmp_path).runs)
+    (pair,) = statistics.compare_competitors(collect(tmp_path / "runs", tmp_path).runs)
     ratio = 2.0 if pair.a.startswith("cagnet") else 0.5
     assert pair.ratios == [ratio] * 6 and pair.ratio == ratio
     assert pair.interval == (ratio, ratio)

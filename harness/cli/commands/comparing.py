@@ -18,7 +18,7 @@ from harness.cli.commands.verb import Reporter, verb
 
 if TYPE_CHECKING:
     from harness.results.launch_intervals import Interval
-    from harness.results.statistics import Difference, Rivals, Side
+    from harness.results.statistics import Difference, CompetitorPair, Side
 
 
 def _take_path(value: Any) -> Any:
@@ -63,7 +63,7 @@ DIFFERENCE_COLUMNS = (
     TableColumn("change", "largest change", may_drop=True),
     TableColumn("launches", "launches", "whole", may_drop=True),
 )
-RIVAL_COLUMNS = (
+COMPETITOR_COLUMNS = (
     TableColumn("case", "case"),
     TableColumn("a", "A"),
     TableColumn("b", "B"),
@@ -86,17 +86,17 @@ class CompareAnswer(Answer):
     """The differences of two sides, or the pairs of competitors of one side. A ratio above 1 means that B is slower."""
 
     differences: "Sequence[Difference]" = ()
-    rivals: "Sequence[Rivals]" = ()
+    competitors: "Sequence[CompetitorPair]" = ()
 
     def to_document(self) -> Any:
-        if self.rivals:
-            return [pair._asdict() for pair in self.rivals]
+        if self.competitors:
+            return [pair._asdict() for pair in self.competitors]
         return [{**each._asdict(), "verdict": each.verdict} for each in self.differences]
 
     def to_frame(self) -> Any:
         import pandas as pd
 
-        rows = list(map(make_rival_row, self.rivals)) or list(map(make_difference_row, self.differences))
+        rows = list(map(make_pair_row, self.competitors)) or list(map(make_difference_row, self.differences))
         ends = [
             {
                 "low": row["interval"].low if row["interval"] else None,
@@ -109,8 +109,8 @@ class CompareAnswer(Answer):
         )
 
     def lay_out(self, view: View) -> Iterator[Block]:
-        if self.rivals:
-            yield from self._lay_out_rivals()
+        if self.competitors:
+            yield from self._lay_out_competitors()
         elif len(self.differences) == 1:
             yield from _lay_out_single(self.differences[0])
         else:
@@ -138,10 +138,10 @@ class CompareAnswer(Answer):
         elif shown:
             yield "-v lists the parts, elements and settings that differ."
 
-    def _lay_out_rivals(self) -> Iterator[Block]:
+    def _lay_out_competitors(self) -> Iterator[Block]:
         from harness.results.launch_intervals import correct_level, count_needed_blocks
 
-        rows = sorted(map(make_rival_row, self.rivals), key=lambda row: row["verdict"] not in CHANGED)
+        rows = sorted(map(make_pair_row, self.competitors), key=lambda row: row["verdict"] not in CHANGED)
         counts = Counter(row["verdict"] for row in rows)
         parts = [f"{counts[verdict]} {verdict}" for verdict in (*CHANGED, NOISE)]
         if counts[UNDECIDED]:
@@ -149,7 +149,7 @@ class CompareAnswer(Answer):
             over = f" over {len(rows)} pairs" if len(rows) > 1 else ""
             parts.append(f"{counts[UNDECIDED]} {UNDECIDED} (an interval{over} needs {needed} blocks)")
         yield Headline(f"{format_count(len(rows), 'pair')} of competitors, B against A: {', '.join(parts)}")
-        yield Table(RIVAL_COLUMNS, rows, most_rows=MOST_ROWS)
+        yield Table(COMPETITOR_COLUMNS, rows, most_rows=MOST_ROWS)
 
 
 def _lay_out_single(difference: "Difference") -> Iterator[Block]:
@@ -192,7 +192,7 @@ def make_difference_row(difference: "Difference") -> dict[str, Any]:
     }
 
 
-def make_rival_row(pair: "Rivals") -> dict[str, Any]:
+def make_pair_row(pair: "CompetitorPair") -> dict[str, Any]:
     """Return the row of a table."""
     from harness.results.launch_intervals import judge_ratio
 
@@ -293,12 +293,12 @@ def _load_side(name: str, runs: Path, *, all_launches: bool = True) -> "Side":
 
 
 def _compare_competitors(name: str, side: "Side") -> CompareAnswer:
-    from harness.results.statistics import compare_rivals
+    from harness.results.statistics import compare_competitors
 
-    rivals = compare_rivals(side.runs)
-    if not rivals:
+    competitors = compare_competitors(side.runs)
+    if not competitors:
         raise UserError(
             f"{name} has no two measured competitors in the same block. Runs share a block if one job of a "
             "workflow, or one `harness run --spec FILE FILE`, starts them; `harness compare A B` compares others."
         )
-    return CompareAnswer(rivals=rivals)
+    return CompareAnswer(competitors=competitors)
