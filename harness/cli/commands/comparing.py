@@ -18,7 +18,7 @@ from harness.cli.commands.verb import Reporter, verb
 
 if TYPE_CHECKING:
     from harness.results.launch_intervals import Interval
-    from harness.results.statistics import Difference, CompetitorPair, Side
+    from harness.results.statistics import CompetitorPair, Difference, Side
 
 
 def _take_path(value: Any) -> Any:
