@@ -37,6 +37,7 @@ READERS_FILES = {
     "config/machines/mine-measured.yaml",
     "config/programs/my-gnn.yaml",
     "examples/train.py",
+    "harness/cli/commands/degrees.py",
     "harness/report/figures/kinds/fewest_messages.py",
 }
 """Files that a reader writes, or that other programs have."""
