@@ -15,14 +15,12 @@ from dataclasses import dataclass, replace
 from math import inf, log, prod
 from operator import itemgetter
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from harness.base.errors import UserError
 from harness.base.formatting import GB
 from harness.base.progress import ignore_step
 from harness.ledger import Op
-from harness.prediction.budget import Budget, ReportPartial, ReportRemaining, run_within_budget
 from harness.prediction.card_status import CardStatus, describe_card
 from harness.prediction.epoch import (
     MAX_REPLAYED_RANKS,
@@ -34,6 +32,7 @@ from harness.prediction.pricing import price_rings
 from harness.prediction.ratio_error import PredictedTime, compute_ratio_error
 from harness.prediction.replay import preload_torch
 from harness.prediction.run_command import make_run_command
+from harness.prediction.workers import ReportRemaining, run_pieces
 from harness.results.record import read_record
 from harness.results.table_schema import NULLABLE, REAL, TEXT, TRUTH, Column, TableSchema
 from harness.runtime.launch.series import launch_series
@@ -48,7 +47,7 @@ FINALISTS = 2
 """The number of grids of each strategy that are predicted from all representative ranks."""
 TUNING_EPOCHS = 5
 
-# Estimates of core seconds, fitted on R-MAT graphs with 1,024 ranks. Completed predictions correct them.
+# Estimates of core seconds, fitted on R-MAT graphs with 1,024 ranks.
 REPLAY_SECONDS, CALL_SECONDS = 0.03, 0.8e-3
 """The time of a replay, and of its calls for each member of its axes."""
 NONZERO_SECONDS = 1e-7
@@ -169,9 +168,7 @@ ADVICE = TableSchema(
         Column("ranks", NULLABLE, "number of ranks"),
         Column("grid", TEXT, "the grid"),
         Column("mini_batches", TRUTH, "whether the strategy samples mini-batches"),
-        Column(
-            "status", TEXT, "ok, oom if no grid fits the memory, refused, or unfinished in the given time"
-        ),
+        Column("status", TEXT, "ok, oom if no grid fits the memory, refused, or not predicted"),
         Column("epoch_seconds", REAL, "predicted epoch time"),
         Column("epoch_seconds_low", REAL, "lower end of its interval"),
         Column("epoch_seconds_high", REAL, "upper end of its interval"),
@@ -199,9 +196,9 @@ class Advice:
     too_large: list[Option]
     """For each strategy that does not fit the memory on any grid, the option with the lowest peak memory."""
     too_slow: dict[str, float]
-    """The strategies that were not completely predicted in time, with their estimated seconds."""
+    """The strategies that were not predicted, with the estimated core seconds of their first grid."""
     partly: dict[str, "PartialSearch"]
-    """The strategies that were partly predicted in time. Their best grids so far are among the options."""
+    """The strategies of which some grids were not predicted. The best of the others are among the options."""
 
     card: MachineCard | None = None
     """The card of the machine; None in advice that was not made by `advise`."""
@@ -230,7 +227,7 @@ class Advice:
         rows += [
             {"strategy": each.strategy, "status": "refused", "message": each.reason} for each in self.refused
         ]
-        rows += [{"strategy": name, "status": "unfinished"} for name in self.too_slow]
+        rows += [{"strategy": name, "status": "not predicted"} for name in self.too_slow]
         return conform_frame(pd.DataFrame(rows, columns=ADVICE.names), ADVICE)
 
 
@@ -285,7 +282,7 @@ class PartitionChoice:
 
 
 class PartialSearch(NamedTuple):
-    """How many grids of a strategy were predicted in time, and how many it has."""
+    """How many grids of a strategy were predicted, and how many it has."""
 
     predicted: int
     of: int
@@ -296,7 +293,9 @@ class SearchResult(NamedTuple):
 
     options: list[tuple[int, Prediction]]
     grids: int
-    """The number of grids that were predicted from at least one rank."""
+    """The number of grids that were tried."""
+    is_complete: bool
+    """Whether no other grid can be faster."""
 
 
 class Predictor(Protocol):
@@ -309,69 +308,96 @@ def advise(
     candidates: Iterable[Candidate],
     card: MachineCard,
     predicts: Predictor | None = None,
-    seconds: float = inf,
+    work: float = inf,
     processes: int = 0,
     report: ReportRemaining = ignore_step,
 ) -> Advice:
     """Rank strategies, each on the grids that it admits.
 
-    Within a time budget, full-graph strategies are predicted before mini-batch strategies, and those that are estimated
-    to take the least time first. If the time ends before all grids of a strategy are predicted, its best grids so far
-    are included. Without a budget, strategies that are estimated to take the most time are predicted first.
+    The amount of work decides beforehand what is predicted (`plan_grids`), so the answer does not depend on the speed
+    or the load of this machine.
 
     Args:
         candidates: The strategies, each on all grids that it admits.
         card: The card of the machine.
         predicts: The function that predicts an option; by default, a `CachingPredictor`.
-        seconds: The time budget. Predictions that do not fit are left out.
-        processes: The number of worker processes, which are killed at the end of the budget. With 0, this process
-            predicts, and completes what it has started.
+        work: The estimated core seconds of all predictions. What exceeds them is left out.
+        processes: The number of worker processes. With 0, this process predicts.
         report: Called with the progress and the estimated remaining time.
     """
-    start, predicts = monotonic(), predicts or CachingPredictor()
+    predict = predicts or CachingPredictor()
     named = {candidate.name: candidate for candidate in candidates}
     if processes:
         _preload_graphs(named.values())
-    costs = {name: estimate_seconds(candidate) for name, candidate in named.items()}
-    order = sorted(costs, key=lambda name: (_is_mini_batch(named[name]), costs[name]))
-    if seconds == inf:  # the longest first, so that no process is left with a long one at the end
-        order = sorted(costs, key=lambda name: -costs[name])
-    divisible = [name for name in order if processes and len(named[name].ready) > FINALISTS]
-    budget = Budget({name: costs[name] for name in order}, seconds, processes or 1, divisible)
+    grids = plan_grids(named.values(), work)
+    costs = {name: estimate_seconds(named[name], most) for name, most in grids.items()}
 
-    def search(name: str, report_partial: ReportPartial) -> SearchResult | Refusal:
-        return _search_grids(named[name], card, predicts, report_partial)
+    def search(name: str) -> SearchResult | Refusal:
+        return _search_grids(named[name], card, predict, grids[name])
 
-    done = run_within_budget(budget, search, processes, report, lambda: monotonic() - start)
+    done = run_pieces(costs, search, processes, report)
     chosen, refused, too_large = list[Option](), list[Refusal](), list[Option]()
+    partly = dict[str, PartialSearch]()
     for name, candidate in named.items():
         if name in done.lost:
             refused.append(Refusal(name, done.lost[name]))
-        found = done.results.get(name) or done.partial.get(name)
+        found = done.results.get(name)
         if found is None:
             continue
         if isinstance(found, Refusal):
             refused.append(found)
             continue
+        if not found.is_complete:
+            partly[name] = PartialSearch(found.grids, len(candidate.ready))
         options = [Option(candidate.ready[number], prediction) for number, prediction in found.options]
         fitting = [option for option in options if option.can_fit(card)]
         chosen += fitting
-        if not fitting and name in done.results:
+        if not fitting:
             too_large.append(min(options, key=lambda choice: choice.prediction.peak_bytes))
     ranked = sorted(chosen, key=lambda choice: choice.cost)
+    left_out = {name: estimate_seconds(each, 1) for name, each in named.items() if name not in grids}
     return Advice(
         [choice for choice in ranked if not choice.mini_batches],
         [choice for choice in ranked if choice.mini_batches],
         refused,
         too_large,
-        dict(sorted(done.left_out.items(), key=itemgetter(1))),
-        {name: PartialSearch(found.grids, len(named[name].ready)) for name, found in done.partial.items()},
+        dict(sorted(left_out.items(), key=itemgetter(1))),
+        partly,
         card,
     )
 
 
-def estimate_seconds(candidate: Candidate) -> float:
-    """Estimate the core seconds to predict a strategy on all its grids.
+def plan_grids(candidates: Iterable[Candidate], work: float = inf) -> dict[str, int]:
+    """Return how many grids of each strategy are predicted within an amount of work, in estimated core seconds.
+
+    One grid of each strategy comes first, the cheapest to predict before the others, and then more grids in the same
+    order. Strategies whose first grid exceeds the work are left out.
+    """
+    cheapest = sorted(candidates, key=lambda each: (estimate_seconds(each, 1), each.name))
+    chosen, spent = dict[str, int](), 0.0
+    for candidate in cheapest:
+        if spent + (cost := estimate_seconds(candidate, 1)) <= work:
+            chosen[candidate.name], spent = min(1, len(candidate.ready)), spent + cost
+    for candidate in cheapest:
+        if candidate.name not in chosen:
+            continue
+        spent -= estimate_seconds(candidate, 1)
+        counts = range(1, len(candidate.ready) + 1)
+        affordable = [count for count in counts if spent + estimate_seconds(candidate, count) <= work]
+        chosen[candidate.name] = max(affordable, default=chosen[candidate.name])
+        spent += estimate_seconds(candidate, chosen[candidate.name])
+    return chosen
+
+
+def choose_ranks(options: Sequence[Option], card: MachineCard) -> Option:
+    """Return the fastest of options on several numbers of ranks, or what ties with it on the fewest ranks."""
+    fastest = min(options, key=lambda option: option.cost)
+    tied = [each for each in options if each is fastest or compare_options(fastest, each, card)[0]]
+    return min(tied, key=lambda option: option.strategy.spec.ranks)
+
+
+def estimate_seconds(candidate: Candidate, grids: int) -> float:
+    """Estimate the core seconds to predict a strategy on some of its grids.
 
     The number of calls in a replay is about the number of members of all axes. The term with `NONZERO_SECONDS` is the
     time to list the rows that ranks need from each other. A rank whose features are in block rows samples the
@@ -381,7 +407,7 @@ def estimate_seconds(candidate: Candidate) -> float:
         return 0.0
     (strategy, blocks), *_ = candidate.ready
     ranks, facts = strategy.spec.ranks, strategy.facts
-    quick, full = count_replays(candidate)
+    quick, full = count_replays(candidate, grids)
     calls = sum(sum(strategy.grid.values()) for strategy, _ in candidate.ready) / len(candidate.ready)
     seconds = (quick + full) * (REPLAY_SECONDS + CALL_SECONDS * calls)
     if blocks is None:
@@ -393,17 +419,17 @@ def estimate_seconds(candidate: Candidate) -> float:
             strategy.spec.training.batch, facts.count_trained_vertices(strategy.spec.protocol) / ranks
         )
         entries = min(facts.nonzeros, NEIGHBOURS * batch)
-        grids = min(len(candidate.ready), FINALISTS)
         seconds += (
-            min(REPLAYED_STEPS, strategy.steps) * ranks * (entries * ENTRY_SECONDS + grids * PEER_SECONDS)
+            min(REPLAYED_STEPS, strategy.steps)
+            * ranks
+            * (entries * ENTRY_SECONDS + min(grids, FINALISTS) * PEER_SECONDS)
         )
     return seconds
 
 
-def count_replays(candidate: Candidate) -> tuple[int, int]:
-    """Return the numbers of replays to choose among the grids, and to predict the chosen grids in full."""
-    grids = len(candidate.ready)
-    full = sum(sorted(map(count_replayed_ranks, candidate.ready))[-FINALISTS:])
+def count_replays(candidate: Candidate, grids: int) -> tuple[int, int]:
+    """Return the numbers of replays to choose among some grids, and to predict the chosen grids in full."""
+    full = sum(sorted(map(count_replayed_ranks, candidate.ready))[-min(grids, FINALISTS) :])
     return (0 if grids <= FINALISTS else grids), full
 
 
@@ -411,10 +437,6 @@ def count_replayed_ranks(ready: Ready) -> int:
     """Return the approximate number of ranks that are replayed: all of a small world, otherwise the corners."""
     ranks, corners = ready.strategy.spec.ranks, prod(min(size, 2) for size in ready.strategy.grid.values())
     return ranks if ready.blocks is not None and ranks <= MAX_REPLAYED_RANKS else corners
-
-
-def _is_mini_batch(candidate: Candidate) -> bool:
-    return any(ready.strategy.mini_batches for ready in candidate.ready)
 
 
 def _preload_graphs(candidates: Iterable[Candidate]) -> None:
@@ -426,49 +448,35 @@ def _preload_graphs(candidates: Iterable[Candidate]) -> None:
 
 
 def _search_grids(
-    candidate: Candidate, card: MachineCard, predicts: Predictor, report_partial: ReportPartial = ignore_step
+    candidate: Candidate, card: MachineCard, predicts: Predictor, most: int
 ) -> SearchResult | Refusal:
-    """Search the fastest grids of a strategy; if none fits the memory, return all predicted grids.
-
-    Calls `report_partial` with the best grids so far after each prediction.
-    """
+    """Search the fastest of up to `most` grids of a strategy; if none fits the memory, return all predicted grids."""
     quick, reasons = list[Option](), [candidate.reason]
-    few = len(candidate.ready) <= FINALISTS  # all of them are predicted in full anyway
-    bounds = [0.0 if few else compute_lower_bound(ready, card) for ready in candidate.ready]
+    few = min(most, len(candidate.ready)) <= FINALISTS  # all of them are predicted in full anyway
+    is_ordered = not few or most < len(candidate.ready)
+    bounds = [compute_lower_bound(each, card) if is_ordered else 0.0 for each in candidate.ready]
     numbers = {id(ready): number for number, ready in enumerate(candidate.ready)}
-    all_replays, replays = sum(count_replays(candidate)), 0
-
-    def make_result(options: Iterable[Option]) -> SearchResult:
-        return SearchResult([(numbers[id(each.ready)], each.prediction) for each in options], len(quick))
-
-    def sort_fitting() -> list[Option]:
-        return sorted((option for option in quick if option.can_fit(card)), key=lambda option: option.cost)
-
     in_order = sorted(zip(bounds, candidate.ready, strict=True), key=_order_grids)
-    for seconds, ready in in_order:
+    grids, is_complete = 0, most >= len(in_order)
+    for seconds, ready in in_order[:most]:
         limit = _find_cutoff(quick, card)
         if seconds > limit:
+            is_complete = True
             break
+        grids += 1
         tried = _try_option(ready, card, predicts, inf if few else limit, all_ranks=few)
         if isinstance(tried, Option):
             quick.append(tried)
         else:
             reasons.append(tried)
-        replays += count_replayed_ranks(ready) if few else 1
-        if quick:
-            report_partial(replays / all_replays, make_result(sort_fitting()[:FINALISTS]))
     if not quick:
         return Refusal(candidate.name, reasons[-1])
-    chosen = sort_fitting()
-    if few or not chosen:
-        return make_result(chosen or quick)
-    chosen = chosen[:FINALISTS]
-    total = replays + sum(count_replayed_ranks(each.ready) for each in chosen)
-    for place, each in enumerate(chosen):
-        chosen[place] = replace(each, prediction=predicts(each.ready, card))
-        replays += count_replayed_ranks(each.ready)
-        report_partial(replays / total, make_result(chosen))
-    return make_result(chosen)
+    fitting = sorted((option for option in quick if option.can_fit(card)), key=lambda option: option.cost)
+    chosen = fitting if few else fitting[:FINALISTS]
+    if not few:
+        chosen = [replace(each, prediction=predicts(each.ready, card)) for each in chosen]
+    options = [(numbers[id(each.ready)], each.prediction) for each in chosen or quick]
+    return SearchResult(options, grids, is_complete)
 
 
 def _order_grids(bounded: tuple[float, Ready]) -> tuple[float, int]:

@@ -11,7 +11,6 @@ times equal the times that `harness predict` prints.
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf, log
-from time import monotonic
 from typing import NamedTuple
 
 from harness.base.errors import UserError
@@ -28,8 +27,8 @@ from harness.prediction.advice import (
     estimate_seconds,
     predict_first_rank,
 )
-from harness.prediction.budget import Budget, ReportPartial, ReportRemaining, run_within_budget
 from harness.prediction.epoch import CachingPredictor, Prediction
+from harness.prediction.workers import ReportRemaining, run_pieces
 from harness.registry import load_strategy
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import format_grid
@@ -83,7 +82,6 @@ def find_fewer_ranks(
     ranks: int,
     admit: AdmitOnRanks,
     predicts: Predictor | None = None,
-    seconds: float = inf,
     processes: int = 0,
     report: ReportRemaining = ignore_step,
 ) -> Advice:
@@ -94,29 +92,25 @@ def find_fewer_ranks(
         ranks: The requested number of ranks.
         admit: Admits strategies on another number of ranks.
         predicts: The function that predicts an option; by default, a `CachingPredictor`.
-        seconds: The time budget. Numbers of ranks that do not fit are named without an option.
         processes: The number of worker processes; 0 predicts in this process.
         report: Called with the progress and the estimated remaining time.
     """
-    card, start, predict_option = advice.card, monotonic(), predicts or CachingPredictor()
+    card, predict_option = advice.card, predicts or CachingPredictor()
     assert card, "the advice was not made by `advise`"
     searches = {search.label: search for search in _plan_searches(advice, ranks, card)}
     costs = {label: 1.0 + 0.02 * search.ranks for label, search in searches.items()}
-    shortest_first = seconds < inf  # without a budget, no process is left with a long search at the end
-    order = sorted(costs.items(), key=lambda item: item[1], reverse=not shortest_first)
-    budget = Budget(dict(order), seconds, processes or 1)
     best = {False: advice.full_graph[:1], True: advice.mini_batch[:1]}
     nearest = {option.strategy.name: option for option in [*advice.mini_batch, *advice.full_graph][::-1]}
 
-    def search(label: str, _: ReportPartial) -> _Found | str:
+    def search(label: str) -> _Found | str:
         wanted = searches[label]
         candidates = admit(wanted.ranks, wanted.names)
         return _find_fastest(candidates, card, predict_option, nearest, mini_batches=wanted.mini_batches)
 
-    done = run_within_budget(budget, search, processes, report, lambda: monotonic() - start)
+    done = run_pieces(costs, search, processes, report)
     found = []
     for label, wanted in searches.items():
-        outcome = done.results.get(label, done.lost.get(label, "there was no time to predict it"))
+        outcome = done.results[label] if label in done.results else done.lost[label]
         found.append(_compare(wanted, outcome, best[wanted.mini_batches], admit, card))
     return replace(advice, fewer_ranks=tuple(found))
 
@@ -186,7 +180,7 @@ def _find_fastest(
 def _rank_candidate(candidate: Candidate, nearest: dict[str, Option]) -> tuple[float, float]:
     """Order candidates by their time on the requested ranks; then by the time that their predictions take."""
     known = nearest.get(candidate.name)
-    return (known.cost if known else inf), estimate_seconds(candidate)
+    return (known.cost if known else inf), estimate_seconds(candidate, NEAR_GRIDS)
 
 
 def _select_grids(candidate: Candidate, known: Option | None) -> Sequence[Ready]:

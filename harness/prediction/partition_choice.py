@@ -6,8 +6,6 @@ one is given.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from math import inf
-from time import monotonic
 
 from harness.base.errors import UserError
 from harness.graph.blocks import Blocks
@@ -29,7 +27,6 @@ def compare_partitions(
     advice: Advice,
     look_up: BuiltLookup,
     predicts: Predictor | None = None,
-    seconds: float = inf,
     others: Sequence[str] = OTHERS,
 ) -> Advice:
     """Return the advice with what the best of other partitions changes, if the graph is built.
@@ -38,12 +35,11 @@ def compare_partitions(
         advice: The advice, whose strategies split the vertices into blocks of equal size.
         look_up: Returns a graph with the other partition, if it is built.
         predicts: The function that predicts an option; by default, a `CachingPredictor`.
-        seconds: The time after which no prediction is started.
         others: The other partitions.
     """
-    end, predict_option = monotonic() + seconds, predicts or CachingPredictor()
+    predict_option = predicts or CachingPredictor()
     choices = [
-        _select_best([_compare(option, advice, look_up, predict_option, end, other) for other in others])
+        _select_best([_compare(option, advice, look_up, predict_option, other) for other in others])
         for options in (advice.full_graph, advice.mini_batch)
         for option in _select_options(options)
     ]
@@ -74,7 +70,7 @@ def _select_options(options: list[Option]) -> Iterator[Option]:
 
 
 def _compare(
-    option: Option, advice: Advice, look_up: BuiltLookup, predicts: Predictor, end: float, other: str
+    option: Option, advice: Advice, look_up: BuiltLookup, predicts: Predictor, other: str
 ) -> PartitionChoice:
     strategy, card = option.strategy, advice.card
     assert card and strategy.partitioned_over
@@ -85,8 +81,6 @@ def _compare(
     def refuse(reason: str) -> PartitionChoice:
         return PartitionChoice(strategy.name, assumed.partition, other, None, reason)
 
-    if monotonic() >= end:
-        return refuse("there was no time to predict it")
     graph = look_up(choice)
     if graph is None:
         return refuse(f"it is not built ({choice.build_command}); then add --partition {other}")

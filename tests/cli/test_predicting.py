@@ -217,7 +217,7 @@ def test_advice_names_strategies_that_were_predicted_in_part(
     monkeypatch.setattr("harness.prediction.fewer_ranks.find_fewer_ranks", lambda advice, *_: advice)
     asked = ["advise", "--dataset", "tiny-sbm", "--machine", "perlmutter", "--ranks", "8", "--from-card"]
     page = answer(capsys, *asked, "--why")
-    assert re.search(r"^plexus .*4 of 10 grids.*60 s", page, re.MULTILINE)
+    assert re.search(r"^plexus .*4 of 10 grids.*60 s of work", page, re.MULTILINE)
     assert re.search(r"^rdm .*9.00 s", page, re.MULTILINE)
     assert page.endswith("--from-card --exhaustive\n")
     data = json.loads(answer(capsys, *asked, "--json"))

@@ -6,7 +6,7 @@ import pytest
 
 from harness.cli.commands.advising import AdviseAnswer, advise
 from harness.prediction import card_status
-from harness.prediction.advice import TunedOption
+from harness.prediction.advice import TunedOption, choose_ranks
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +22,28 @@ def test_measurements_are_compared_with_their_intervals(answer: AdviseAnswer, ti
     assert ("1 of 1 measurement" in str(replace(answer, tuned=[tuned]))) is (times_as_long > 1)
 
 
-def test_best_option_has_the_command_that_trains_it(answer: AdviseAnswer) -> None:
-    best = answer.advice.full_graph[0]
-    command = f"harness run --strategy {best.strategy.name} --dataset tiny-sbm --ranks 2 --grid {best.grid}"
-    assert command in str(answer)
+def test_the_first_line_is_the_decision_with_the_command_that_trains_it(answer: AdviseAnswer) -> None:
+    """On a tiny graph, one rank is faster than two."""
+    first, _, command, *_ = str(answer).splitlines()
+    (one,) = answer.advice.fewer_ranks
+    assert one.option and one.speedup and one.speedup < 1
+    assert first.startswith(f"Train on 1 rank with {one.option.strategy.name}: ")
+    trained = f"harness run --strategy {one.option.strategy.name} --dataset tiny-sbm --ranks 1 "
+    assert command.strip().startswith(trained)
+
+
+def test_of_ranks_that_are_too_close_to_call_the_fewest_are_chosen(answer: AdviseAnswer) -> None:
+    best, (one,) = answer.advice.full_graph[0], answer.advice.fewer_ranks
+    assert one.option
+
+    def decide(factor: float) -> int:
+        """Return the ranks that are chosen if one rank takes `factor` times as long as two."""
+        wanted = factor * best.prediction.seconds.value
+        seconds = replace(one.option.prediction.seconds, value=wanted)  # type: ignore[union-attr]
+        option = replace(one.option, prediction=replace(one.option.prediction, seconds=seconds))  # type: ignore
+        return choose_ranks([best, option], answer.card).strategy.spec.ranks
+
+    assert [decide(factor) for factor in (0.5, 1.01, 100.0)] == [1, 1, 2]
 
 
 @pytest.mark.parametrize("ranks", [2, 8])

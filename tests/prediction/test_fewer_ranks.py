@@ -10,7 +10,7 @@ from harness.experiment.candidates import AdviceQuery, list_candidates, make_adm
 from harness.experiment.known_graph import GraphLookup, KnownGraph, look_up_graph
 from harness.experiment.requests import admit_on_all_grids
 from harness.graph.store.building import build_store
-from harness.prediction.advice import Advice, advise, compare_options, estimate_seconds, find_ties
+from harness.prediction.advice import Advice, advise, compare_options, find_ties
 from harness.prediction.epoch import CachingPredictor, predict
 from harness.prediction.fewer_ranks import find_fewer_ranks, list_fewer_ranks
 from harness.prediction.partition_choice import compare_partitions
@@ -104,15 +104,6 @@ def test_one_rank_is_faster_than_four_on_a_tiny_graph_of_two_cores(tiny: KnownGr
     assert f"{1 / one.speedup:.2g} times" in one.describe(4)
 
 
-def test_no_time_is_named_as_the_reason(tiny: KnownGraph) -> None:
-    advice = advise(candidates_on(tiny, 4, ["cagnet-1d"]), LOCAL)
-    advice = find_fewer_ranks(
-        advice, 4, lambda ranks, some: candidates_on(tiny, ranks, sorted(some)), seconds=0.0
-    )
-    (fewer,) = advice.fewer_ranks
-    assert fewer.option is None and fewer.reason
-
-
 # Partitions.
 
 
@@ -174,18 +165,3 @@ def test_replay_ends_early_only_if_the_epoch_takes_longer(name: str) -> None:
         ended += predictor.predict_first_rank(ready, PERLMUTTER, seconds / 10) is None
         assert predictor(ready, PERLMUTTER) == predict(ready, PERLMUTTER)
     assert ended
-
-
-@pytest.mark.parametrize("seconds", [inf, 1e6])
-def test_longest_strategy_is_predicted_first_only_without_a_budget(tiny: KnownGraph, seconds: float) -> None:
-    candidates = list(candidates_on(tiny, 4, ["cagnet-1d", "rdm", "cagnet-3d"]))
-    costs = {each.name: estimate_seconds(each) for each in candidates}
-    begun = list[str]()
-
-    def report(_completed: int, _total: int, running: str, _remaining: float) -> None:
-        begun.append(running.removeprefix("predicting "))
-
-    advise(candidates, LOCAL, seconds=seconds, report=report)
-    shortest_first = sorted(costs, key=lambda name: costs[name])
-    assert len(set(costs.values())) == 3
-    assert list(dict.fromkeys(begun)) == (shortest_first[::-1] if seconds == inf else shortest_first)

@@ -23,8 +23,9 @@ from harness.prediction.advice import (
     advise,
     compare_options,
     compute_lower_bound,
+    estimate_seconds,
+    plan_grids,
 )
-from harness.prediction.budget import Outcomes
 from harness.prediction.epoch import (
     CachingPredictor,
     Prediction,
@@ -439,16 +440,19 @@ CHOICES = [
 ]
 
 
-def test_advice_names_what_does_not_fit_into_its_time() -> None:
-    hurried = advise(CHOICES, PERLMUTTER, seconds=0)
-    assert hurried.too_slow.keys() == {"distdgl", "serial", "cagnet-1d", "salient"}
-    assert all(seconds > 0 for seconds in hurried.too_slow.values())
-    assert not (hurried.full_graph or hurried.mini_batch or hurried.refused)
-    assert set(hurried.to_frame().status) == {"unfinished"}
-    patient = advise(CHOICES, PERLMUTTER)
-    assert not patient.too_slow
-    assert {option.strategy.name for option in patient.full_graph} == {"serial", "cagnet-1d"}
-    assert {option.strategy.name for option in patient.mini_batch} == {"distdgl", "salient"}
+def test_work_decides_what_is_predicted_the_cheapest_strategy_first() -> None:
+    costs = {each.name: estimate_seconds(each, 1) for each in CHOICES}
+    none = advise(CHOICES, PERLMUTTER, work=0)
+    assert none.too_slow == costs and list(none.too_slow) == sorted(costs, key=lambda name: costs[name])
+    assert not (none.full_graph or none.mini_batch or none.refused)
+    assert set(none.to_frame().status) == {"not predicted"}
+    cheapest, second = sorted(costs.values())[:2]
+    some = advise(CHOICES, PERLMUTTER, work=cheapest + second)
+    assert set(some.too_slow.values()) == set(sorted(costs.values())[2:])
+    every = advise(CHOICES, PERLMUTTER)
+    assert not every.too_slow
+    assert {option.strategy.name for option in every.full_graph} == {"serial", "cagnet-1d"}
+    assert {option.strategy.name for option in every.mini_batch} == {"distdgl", "salient"}
 
 
 def many_grids(name: str = "plexus") -> Candidate:
@@ -456,38 +460,39 @@ def many_grids(name: str = "plexus") -> Candidate:
     return Candidate(name, [Ready(ready(name, dict(grid), PRODUCTS)) for grid in grids], "")
 
 
-def test_what_is_found_so_far_are_the_fastest_of_the_grids_so_far() -> None:
-    """Each is predicted by its first rank until it is predicted in full; the shares ascend to one."""
-    parts, candidate = list[tuple[float, SearchResult]](), many_grids()
-    found = _search_grids(candidate, PERLMUTTER, predict, lambda *part: parts.append(part))
-    assert isinstance(found, SearchResult)
-    assert found == parts[-1][1] == _search_grids(candidate, PERLMUTTER, predict)
-    assert [len(part.options) for _, part in parts[:3]] == [1, 2, 2]
-    assert [part.grids for _, part in parts] == [*range(1, found.grids + 1), found.grids, found.grids]
-    shares = [share for share, _ in parts]
-    assert shares == sorted(shares)
-    assert shares[-1] == 1
-    *_, (_, by_one_rank), (_, half), _ = parts
-    for number, prediction in by_one_rank.options:
-        assert prediction == predict(candidate.ready[number], PERLMUTTER, ranks=[0])
-    in_full = {number: predict(candidate.ready[number], PERLMUTTER) for number, _ in found.options}
-    assert dict(found.options) == in_full
-    (first, prediction), second = half.options
-    assert prediction == in_full[first]
-    assert second in by_one_rank.options
+def test_each_strategy_has_one_grid_before_any_has_more() -> None:
+    candidates = [many_grids("plexus"), many_grids("cagnet-3d")]
+    one = {each.name: estimate_seconds(each, 1) for each in candidates}
+    assert plan_grids(candidates, sum(one.values())) == {"plexus": 1, "cagnet-3d": 1}
+    everything = {each.name: len(each.ready) for each in candidates}
+    assert plan_grids(candidates) == everything
+    cheap, dear = sorted(candidates, key=lambda each: (one[each.name], each.name))
+    work = one[dear.name] + estimate_seconds(cheap, len(cheap.ready))
+    assert plan_grids(candidates, work) == {cheap.name: len(cheap.ready), dear.name: 1}
+    plans = [plan_grids(candidates, work * share) for share in (0.2, 0.5, 1.0, 2.0, 5.0)]
+    counts = [sum(plan.values()) for plan in plans]
+    assert counts == sorted(counts)
+    for share, plan in zip((0.2, 0.5, 1.0, 2.0, 5.0), plans, strict=True):
+        spent = sum(
+            estimate_seconds(each, plan.get(each.name, 0)) for each in candidates if each.name in plan
+        )
+        assert spent <= work * share * (1 + 1e-9)
 
 
-def test_a_strategy_whose_time_ends_is_advised_with_its_best_grids_so_far(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize("most", [1, 2, 4])
+def test_a_strategy_of_which_some_grids_are_predicted_is_advised_with_the_best_of_them(most: int) -> None:
     candidate = many_grids()
-    found = SearchResult([(3, predict(candidate.ready[3], PERLMUTTER, ranks=[0]))], 4)
-    ended = Outcomes({}, {"plexus": found}, {}, {"plexus": 70.0})
-    monkeypatch.setattr("harness.prediction.advice.run_within_budget", lambda *_: ended)
-    advice = advise([candidate], PERLMUTTER)
-    assert [option.strategy for option in advice.full_graph] == [candidate.ready[3].strategy]
-    assert advice.partly == {"plexus": PartialSearch(4, len(candidate.ready))}
-    assert advice.too_slow == {"plexus": 70.0}
+    found = _search_grids(candidate, PERLMUTTER, predict, most)
+    assert isinstance(found, SearchResult) and not found.is_complete
+    assert found.grids == most and len(found.options) == min(most, 2)
+    for number, prediction in found.options:
+        assert prediction == predict(candidate.ready[number], PERLMUTTER)
+    bounds = [compute_lower_bound(each, PERLMUTTER) for each in candidate.ready]
+    tried = sorted(range(len(bounds)), key=lambda number: bounds[number])[:most]
+    assert {number for number, _ in found.options} <= set(tried)
+    advice = advise([candidate], PERLMUTTER, work=1.001 * estimate_seconds(candidate, most))
+    assert advice.partly == {"plexus": PartialSearch(most, len(candidate.ready))}
+    assert not advice.too_slow
 
 
 @pytest.mark.parametrize("name", ["cagnet-1d", "g3", "bulk-sage", "quiver"])
@@ -504,13 +509,6 @@ def test_events_that_are_alike_are_priced_as_each_of_them_is(name: str) -> None:
             found = on_card._price_call(call, PERLMUTTER)
             assert (found.links == links).all()
             assert (found.wakeup + found.handling == cores).all()
-
-
-def test_full_graph_training_is_predicted_first() -> None:
-    """So that a short time still gives an answer."""
-    told = list[str]()
-    advise(CHOICES, PERLMUTTER, seconds=1e6, report=lambda *report: told.append(report[2]))
-    assert list(dict.fromkeys(line.split()[-1] for line in told))[:2] == ["serial", "cagnet-1d"]
 
 
 def test_two_processes_give_the_advice_of_one() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY
 from dataclasses import dataclass as plain_dataclass
 from math import inf
-from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -32,10 +31,6 @@ if TYPE_CHECKING:
     from harness.strategy import Facts
 
 DEFAULT_SECONDS = 60
-PRINTING_SECONDS = 1.0
-"""The seconds of the time limit that are reserved for printing the answer."""
-FIRST_SHARE = 0.75
-"""The share of the time limit for the requested number of ranks. The rest is for fewer ranks and other partitions."""
 PROCESS_BYTES = 6 * GB
 """The memory that a predicting process may need, for a built graph, results that ranks share, and caches."""
 SHOWN_OPTIONS = 8
@@ -65,9 +60,10 @@ class AdviseRequest(PredictionRequest):
     tune: Annotated[int | None, Field(ge=1, le=100), OptionStyle(metavar="N")] = None
     """Run the N best of each list on this machine for a few epochs, and compare prediction and measurement."""
     within: Annotated[int, Field(ge=1, le=10**6), OptionStyle(metavar="SECONDS")] = DEFAULT_SECONDS
-    """The time limit. Strategies that take longer to predict are only listed."""
+    """The most work of all predictions, in seconds of a core as they are estimated before. The same request has the
+    same answer on any machine. What exceeds it is only listed."""
     exhaustive: bool = False
-    """Predict every strategy, however long it takes."""
+    """Predict every strategy on every grid, however long it takes."""
 
     def make_run_request(self) -> dict[str, Any]:
         """Return the request of a run without its strategy and grid."""
@@ -174,16 +170,19 @@ class AdviseAnswer(Answer):
 
     def lay_out(self, view: View) -> Iterator[Block]:
         request, advice, status = self.request, self.advice, self.advice.card_status
-        case = f"{request.dataset} on {self.card.name}, {format_count(request.ranks, 'rank')}"
-        assumed = f": {self._assumptions}" if self._assumptions else ""
-        yield Headline(f"{case}{assumed}, predicted")
-        facts = [*self._list_answers(), *(_list_errors(status) if status else ())]
+        case = f"{request.dataset} on {self.card.name}, up to {format_count(request.ranks, 'rank')}"
+        facts = [("Predicted", f"{case}: {self._assumptions}" if self._assumptions else case)]
+        if decision := self._decide():
+            yield Headline(
+                f"Train on {format_count(decision.strategy.spec.ranks, 'rank')} with {_describe(decision)}"
+            )
+            yield Command(shlex.join(decision.command))
+        else:
+            yield Headline("No strategy is known to train this on these ranks (--why)")
+        facts += [*self._list_answers(), *(_list_errors(status) if status else ())]
         if shared := self._describe_shared_cores():
             facts.append(("Cores", shared))
         yield FactList(facts)
-        for options in (advice.full_graph[:1], [] if advice.full_graph else advice.mini_batch[:1]):
-            for best in options:
-                yield Command(shlex.join(best.command))
         for options, title in (
             (advice.full_graph, "Full graph"),
             (advice.mini_batch, "Mini-batches, by the time for a training vertex"),
@@ -213,40 +212,42 @@ class AdviseAnswer(Answer):
         on_node = min(ranks, card.links.devices_per_node)
         return describe_shared_cores(on_node, card.threads_per_rank, card.rates.cores_per_node)
 
+    def _decide(self) -> "AdvisedOption | None":
+        """Return what to train: the fastest on any number of ranks, or what ties with it on the fewest ranks.
+
+        Mini-batches are chosen only if no strategy can train on the full graph.
+        """
+        from harness.prediction.advice import choose_ranks
+
+        advice = self.advice
+        for options, mini_batches in ((advice.full_graph, False), (advice.mini_batch, True)):
+            fewer = [each.option for each in advice.fewer_ranks if each.mini_batches == mini_batches]
+            if known := [*options[:1], *filter(None, fewer)]:
+                return choose_ranks(known, self.card)
+        return None
+
     def _list_answers(self) -> Iterator[tuple[str, str]]:
         """Yield the best option of each kind, what fewer ranks would cost, and what another partition would change."""
         advice = self.advice
-        for name, options in (("Fastest", advice.full_graph), ("Mini-batch", advice.mini_batch)):
+        kinds = (("Full graph", advice.full_graph, False), ("Mini-batches", advice.mini_batch, True))
+        for name, options, mini_batches in kinds:
             if options:
                 yield name, self._describe_best(options)
-                fewer = [each for each in advice.fewer_ranks if each.mini_batches == options[0].mini_batches]
-                if fewer:
-                    yield "Fewer ranks", describe_fewer(fewer, self.request.ranks)
-        limit = f"within {self.request.within} s"
-        unfinished = [*dict.fromkeys([*advice.partly, *advice.too_slow])]
-        if not (advice.full_graph or advice.mini_batch):
-            reason = (
-                f"no strategy was predicted {limit}"
-                if unfinished
-                else "no strategy can train this on these ranks"
-            )
-            yield "Fastest", f"unknown: {reason} (--why)"
-        elif unfinished:
-            yield (
-                "Not finished",
-                f"{', '.join(unfinished)}, {limit}: one of them may be faster (--exhaustive)",
-            )
+            if fewer := [each for each in advice.fewer_ranks if each.mini_batches == mini_batches]:
+                yield "Fewer ranks", describe_fewer(fewer, self.request.ranks)
+        if advice.too_slow or advice.partly:
+            predicted = {
+                each.strategy.name for each in (*advice.full_graph, *advice.mini_batch, *advice.too_large)
+            }
+            left_out = [*advice.too_slow, *(f"{name} on other grids" for name in advice.partly)]
+            strategies = format_count(len(predicted), "strategy", "strategies")
+            yield "Best of", f"{strategies} that were predicted; --exhaustive adds {', '.join(left_out)}"
         yield from describe_partitions(advice.partitions)
 
     def _describe_best(self, options: Sequence["AdvisedOption"]) -> str:
-        best, seconds = options[0], options[0].prediction.seconds
         ties = sum(self._find_ties(options))
-        each = f", {format_seconds(best.cost)} a training vertex" if best.mini_batches else ""
-        return (
-            f"{best.strategy.name} --grid {best.grid}: {format_seconds(seconds.value)} an epoch "
-            f"({format_interval(seconds.low, seconds.high)}){each}"
-            + (f"; {ties} {'other is' if ties == 1 else 'others are'} too close to call" if ties else "")
-        )
+        close = f"; {ties} {'other is' if ties == 1 else 'others are'} too close to call" if ties else ""
+        return f"{format_count(self.request.ranks, 'rank')}: {_describe(options[0])}{close}"
 
     def _make_rows(self, options: Sequence["AdvisedOption"]) -> Iterator[dict[str, Any]]:
         """Yield the rows of a table, with the marks of approximations and of ties after the names."""
@@ -291,7 +292,7 @@ class AdviseAnswer(Answer):
 
     def _lay_out_others(self, view: View) -> Iterator[Block]:
         """Yield the strategies without an option: their number, or with --why the reasons."""
-        advice, limit = self.advice, f"{self.request.within} s"
+        advice, limit = self.advice, f"{self.request.within} s of work"
         reasons = defaultdict[str, list[str]](list)
         for option in advice.too_large:
             reasons[f"too large: {format_bytes(option.prediction.peak_bytes)} on its smallest grid"].append(
@@ -303,9 +304,7 @@ class AdviseAnswer(Answer):
             reasons[f"predicted on {predicted} of {of} grids within {limit}"].append(name)
         for name, seconds in advice.too_slow.items():
             if name not in advice.partly:
-                reasons[f"no time was left within {limit}: it takes about {format_seconds(seconds)}"].append(
-                    name
-                )
+                reasons[f"not within {limit}: one grid takes about {format_seconds(seconds)}"].append(name)
         rows = [{"strategies": ", ".join(names), "reason": reason} for reason, names in reasons.items()]
         count = sum(map(len, reasons.values()))
         if view.why:
@@ -316,7 +315,7 @@ class AdviseAnswer(Answer):
             yield Table(columns, rows, "Without a complete prediction")
         elif rows:
             yield f"{count} {'strategy' if count == 1 else 'strategies'} without a complete prediction (--why)"
-        if advice.too_slow:
+        if advice.too_slow or advice.partly:
             yield "To predict all grids of all strategies:"
             yield Command(self._make_exhaustive_command())
 
@@ -338,7 +337,7 @@ class AdviseAnswer(Answer):
         )
 
     def _make_exhaustive_command(self) -> str:
-        """Return the same command without a time limit."""
+        """Return the same command without a limit."""
         request = self.request
         words = ["harness", "advise", "--dataset", request.dataset, "--ranks", str(request.ranks)]
         words += ["--machine", request.machine]
@@ -348,6 +347,17 @@ class AdviseAnswer(Answer):
         for key, value in request.settings.items():
             words += ["--set", f"{key}={value}"]
         return shlex.join([*words, *(["--from-card"] if request.from_card else []), "--exhaustive"])
+
+
+def _describe(option: "AdvisedOption") -> str:
+    """Return a strategy on its grid with its predicted time."""
+    seconds, grid = (
+        option.prediction.seconds,
+        "" if option.strategy.spec.ranks == 1 else f" --grid {option.grid}",
+    )
+    each = f", {format_seconds(option.cost)} a training vertex" if option.mini_batches else ""
+    time = f"{format_seconds(seconds.value)} an epoch ({format_interval(seconds.low, seconds.high)})"
+    return f"{option.strategy.name}{grid}: {time}{each}"
 
 
 def describe_fewer(fewer: Sequence["FewerRanks"], ranks: int) -> str:
@@ -397,10 +407,10 @@ def _make_tuned_row(tuned: "TunedOption") -> dict[str, Any]:
 def advise(request: AdviseRequest, reporter: Reporter) -> AdviseAnswer:
     """Find the fastest strategies and grids for a graph on a machine.
 
-    Predicts every strategy on every grid of P ranks with the same model. Ranks full-graph training by the time of an
-    epoch, and mini-batch training by the time per training vertex, and compares the best of each with fewer ranks.
+    Predicts every strategy on its grids of P ranks with the same model. Ranks full-graph training by the time of an
+    epoch, and mini-batch training by the time per training vertex, and compares the best of each with fewer ranks. The
+    first line says on how many ranks to train: of times that are too close to call, those on the fewest ranks.
     """
-    started = monotonic()  # the imports below take seconds of the time limit
     from harness.base.validation import validate
     from harness.experiment.candidates import AdviceQuery, list_candidates, make_admission, make_built_lookup
     from harness.prediction.advice import advise as rank_options
@@ -421,16 +431,13 @@ def advise(request: AdviseRequest, reporter: Reporter) -> AdviseAnswer:
     query = AdviceQuery(list_accepted_promises(request.accuracy), request.partition, "the options")
     predict = request.make_predictor(reporter.log)
     candidates = list_candidates(root, wanted, look_up, facts, query)
-    end = inf if request.exhaustive else started + request.within - PRINTING_SECONDS
     # Twins may have to be built first, which must not be interrupted.
     processes = 0 if request.twins else _count_processes()
-    seconds = inf if request.twins else max(0.0, FIRST_SHARE * (end - monotonic()))
-    advice = rank_options(candidates, card, predict, seconds, processes, reporter.step)
+    work = inf if request.exhaustive or request.twins else float(request.within)
+    advice = rank_options(candidates, card, predict, work, processes, reporter.step)
     admit = make_admission(root, wanted, look_up, facts, query)
-    advice = find_fewer_ranks(
-        advice, request.ranks, admit, predict, max(0.0, end - monotonic()), processes, reporter.step
-    )
-    advice = compare_partitions(advice, make_built_lookup(root), predict, max(0.0, end - monotonic()))
+    advice = find_fewer_ranks(advice, request.ranks, admit, predict, processes, reporter.step)
+    advice = compare_partitions(advice, make_built_lookup(root), predict)
     tuned = (
         list(tune_options(root, request.default_runs, request.tune, advice, reporter.log))
         if request.tune
