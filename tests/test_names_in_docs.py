@@ -28,7 +28,7 @@ PAGES = [
 ]
 OTHERS = {
     *("amdsmi", "g_cache_enabled", "get_timers", "ghp_", "libra_partition", "load_library", "salloc", "tmux"),
-    *("uniform_randint", "Unreleased"),
+    *("uniform_randint", "unreleased"),
 }
 """Names of other programs."""
 READERS_FILES = {

@@ -545,7 +545,7 @@ RUNS = TableSchema(
             (
                 "provenance.dirty",
                 TRUTH,
-                "whether tracked files differed from the commit or their folders contained untracked files",
+                "whether Python files differed from the commit or were new, except those of tests and documentation",
             ),
             ("provenance.command", TEXT, "the command line that launched the run"),
             ("provenance.versions", TEXT, "versions of Python and of packages, as JSON"),

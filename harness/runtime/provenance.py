@@ -119,17 +119,18 @@ def _scheduling_policy() -> str | None:
     return names.get(os.sched_getscheduler(0)) if hasattr(os, "sched_getscheduler") else None
 
 
-def is_dirty(root: Path) -> bool | None:
-    """Return True if tracked files differ from the commit, or if folders with tracked files hold new, unignored files.
+CODE = ("*.py", ":!tests", ":!docs", ":!*/tests/*")
+"""The files, as git selects them, that may change what a run does without a trace in its record."""
 
-    An untracked card or strategy may change a run, just like an edited one. New files at the top of the checkout do not
-    count. Returns None outside of a repository.
+
+def is_dirty(root: Path) -> bool | None:
+    """Return True if Python files differ from the commit, or are new; tests and documentation do not count.
+
+    Cards and experiments do not count either: the record of a run has what it takes from them. Returns None outside of
+    a repository.
     """
-    status = _git(root, "status", "--porcelain", "-z", "--untracked-files=normal")
-    if status is None:
-        return None
-    lines = [line for line in status.split("\0") if line]
-    return any(not line.startswith("?? ") or "/" in line[3:].rstrip("/") for line in lines)
+    status = _git(root, "status", "--porcelain", "-z", "--untracked-files=all", "--", *CODE)
+    return None if status is None else bool(status)
 
 
 def _cores_and_ranks(affinities: Sequence[Affinity]) -> dict[str, int | None]:

@@ -15,31 +15,33 @@ from harness.runtime.provenance import COMMAND, Affinity, collect_provenance, is
 @pytest.mark.parametrize(
     ("path", "dirty"),
     [
-        ("cards/one.yaml", True),
-        ("cards/new.yaml", True),
-        ("cards/more/new.yaml", True),
+        ("package/one.py", True),
+        ("package/new.py", True),
+        ("mine/more/new.py", True),
+        ("new.py", True),
+        ("package/ignored_new.py", False),
+        ("tests/test_new.py", False),
+        ("mine/tests/test_new.py", False),
+        ("config/machines/mine.yaml", False),
         ("notes.txt", False),
         ("output/record.json", False),
-        ("cards/ignored.log", False),
     ],
 )
-def test_a_file_that_git_does_not_know_counts_where_git_knows_others(
-    path: str, dirty: bool, tmp_path: Path
-) -> None:
+def test_code_that_is_new_or_differs_counts_as_uncommitted(path: str, dirty: bool, tmp_path: Path) -> None:
     def git(*words: str) -> None:
         identity = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org"]
         subprocess.run(["git", "-C", str(tmp_path), *identity, *words], check=True, capture_output=True)
 
     assert is_dirty(tmp_path) is None
-    (tmp_path / "cards").mkdir()
-    (tmp_path / "cards" / "one.yaml").write_text("a: 1")
-    (tmp_path / ".gitignore").write_text("*.log")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "one.py").write_text("a = 1")
+    (tmp_path / ".gitignore").write_text("ignored_*")
     git("init")
     git("add", ".")
-    git("commit", "-m", "cards")
+    git("commit", "-m", "code")
     assert is_dirty(tmp_path) is False
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / path).write_text("b: 2")
+    (tmp_path / path).write_text("b = 2")
     assert is_dirty(tmp_path) is dirty
 
 
