@@ -62,7 +62,10 @@ class CaseList(NamedTuple):
 
 
 def list_cases(name: str, strategy: type[Strategy], extent: Extent, most: int | None) -> CaseList:
-    """Return the cases of a check, on at most `most` ranks."""
+    """Return the cases of a check, on at most `most` ranks, those first that find most mistakes.
+
+    The smallest grid finds mistakes of the computation, and combinations most of the others (benchmarks/mutants.py).
+    """
     worlds = [
         ranks for ranks in WORLDS[extent] if extent != "quick" or len(strategy.axes) == 1 or ranks < SMALL
     ]
@@ -71,9 +74,9 @@ def list_cases(name: str, strategy: type[Strategy], extent: Extent, most: int | 
     if not grids:
         raise UserError(f"{strategy.name} has no grid for any of {', '.join(map(str, sizes))} ranks.")
     combined = choose_combined_grids(strategy, min(COMBINED[extent], most or COMBINED[extent]))
-    cases = [make_case(name, grid, "directed, prime, partial mask") for grid in grids]
+    smallest, *others = [make_case(name, grid, "directed, prime, partial mask") for grid in grids]
     combinations, covering = combine_choices(name, strategy, combined)
-    cases += combinations
+    cases = [smallest, *combinations, *others]
     if extent == "quick":
         cases += _make_rounded(name, strategy, combined[0])
     else:

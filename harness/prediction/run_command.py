@@ -16,17 +16,15 @@ def make_run_command(spec: Spec, default_machine: str = "local") -> list[str]:
     """
     words = ["harness", "run", "--strategy", spec.strategy.name, "--dataset", spec.dataset.name]
     words += ["--ranks", str(spec.ranks), "--grid", format_grid(spec.grid)]
+    if spec.machine.name != default_machine:
+        words += ["--machine", spec.machine.name]
     for key, value in _list_settings(spec).items():
-        if (key, value) != ("machine", default_machine):
-            words += ["--set", f"{key}={format_setting(value)}"]
+        words += ["--set", f"{key}={format_setting(value)}"]
     return words
 
 
 def _list_settings(spec: Spec) -> dict[str, Any]:
-    """Return the dotted keys of a spec that differ from their defaults, except those with an option of their own.
-
-    The machine has no default here, because it depends on the project.
-    """
+    """Return the dotted keys of a spec that differ from their defaults, except those with an option of their own."""
     strategy = load_strategy(spec.strategy.name)
     params = strategy.Params.model_validate(spec.strategy.params)
     defaults = {
@@ -41,7 +39,7 @@ def _list_settings(spec: Spec) -> dict[str, Any]:
     filled = spec.grid.get(axis, 0) * strategy.parts_per_block(params) if axis else 0
     if not spec.dataset.partitioned or spec.dataset.parts == filled:
         changed.pop("dataset.parts", None)
-    return changed | {"machine": spec.machine.name}
+    return changed
 
 
 def format_setting(value: Any) -> str:

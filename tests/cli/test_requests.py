@@ -112,6 +112,11 @@ NEAR = "Did you mean "
         ("words --strategy cagnet-1.5d --dataset tiny-sbm --ranks 2 --rank 2", ["--rank 2", "0 to 1"]),
         ("words --replay --strategy serial --dataset tiny-sbm --rank 1", ["--rank 1", "0 to 0"]),
         ("words --replay --strategy plexus --dataset tiny-sbm --set machine=locl", [f"{NEAR}local"]),
+        ("words --replay --strategy plexus --dataset tiny-sbm --machine locl", [f"{NEAR}local"]),
+        (
+            "run --strategy plexus --dataset tiny-sbm --machine local --set machine=local",
+            ["--machine", "--set machine"],
+        ),
         (
             "words --replay --strategy serial --dataset tiny-lattice --from-card",
             ["tiny-lattice", "expected.n", "data build"],

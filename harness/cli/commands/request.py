@@ -47,6 +47,8 @@ class OptionStyle(NamedTuple):
     """Another name of one letter."""
     completes: Literal["", "strategies", "datasets", "machines", "programs", "settings"] = ""
     """The names that a shell completes."""
+    python: str = ""
+    """The help for callers from Python, if it is another one."""
 
 
 def split_commas(value: Any) -> Any:
@@ -91,7 +93,13 @@ Grid = Annotated[str | Mapping[str, int] | None, OptionStyle(metavar="AXIS=SIZE,
 Settings = Annotated[
     Mapping[str, Any],
     BeforeValidator(parse_settings),
-    OptionStyle("--set", metavar="KEY=VALUE", takes="repeated", completes="settings"),
+    OptionStyle(
+        "--set",
+        metavar="KEY=VALUE",
+        takes="repeated",
+        completes="settings",
+        python='Values by keys of `harness list settings`, for example {"training.epochs": 5}.',
+    ),
 ]
 Folder = Annotated[Path | None, OptionStyle(metavar="DIR")]
 File = Annotated[Path | None, OptionStyle(metavar="FILE")]

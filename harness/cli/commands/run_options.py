@@ -14,6 +14,7 @@ from harness.cli.commands.request import (
     CONFIG,
     DatasetName,
     Grid,
+    MachineName,
     OptionStyle,
     Ranks,
     Request,
@@ -41,6 +42,8 @@ class RequestedRun(Request):
     grid: Grid = None
     """The size of each axis of the strategy, such as row=2,col=2, or best for the fastest grid that fits (default: the
     strategy's first choice for this number of ranks)."""
+    machine: MachineName | None = None
+    """The machine card (default: the card that config/site.yaml names, or local)."""
     settings: Settings = Field(default_factory=dict)
     """A key of `harness list settings`, for example training.epochs=5; may be repeated."""
 
@@ -53,9 +56,12 @@ class RequestedRun(Request):
             raise UserError(f"{verb} needs {' and '.join(missing)}.")
         assert self.strategy
         named = {"strategy.name": self.strategy, "dataset.name": self.dataset, "ranks": self.ranks}
-        grid = {"grid": self.grid} if self.grid else {}
+        chosen = {"grid": self.grid, "machine": self.machine}
+        if twice := [key for key, value in chosen.items() if value and key in self.settings]:
+            raise UserError(f"--{twice[0]} and --set {twice[0]} are the same. Give one of them.")
+        chosen = {key: value for key, value in chosen.items() if value}
         try:
-            return make_spec(self.home, nest_settings({**named, **grid, **self.settings}), "the options")
+            return make_spec(self.home, nest_settings({**named, **chosen, **self.settings}), "the options")
         except UserError as error:
             raise UserError(name_options(str(error), self.settings, self.strategy)) from None
 

@@ -483,6 +483,7 @@ def _check_spec_options(request: RunRequest) -> None:
         "--strategy": request.strategy,
         "--dataset": request.dataset,
         "--grid": request.grid,
+        "--machine": request.machine,
         "--set": request.settings,
     }
     if named := [option for option, value in given.items() if value]:

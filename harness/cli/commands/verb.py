@@ -1,7 +1,8 @@
 """Verbs: a request and a function, which the command line runs and which Python calls by the fields of the request."""
 
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING
 from importlib import import_module
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
@@ -91,8 +92,18 @@ def _make_signature(request: Any, function: Callable[..., Any]) -> inspect.Signa
 
 
 def _write_docstring(text: str, request: Any) -> str:
-    arguments = [f"    {option.field}: {option.help}" for option in list_options(request)]
+    options = list_options(request)
+    names = {option.option: option.field for option in options}
+    arguments = [
+        f"    {option.field}: {_name_arguments(option.style.python or option.help, names)}"
+        for option in options
+    ]
     return "\n".join([inspect.cleandoc(text), "", "Args:", *arguments])
+
+
+def _name_arguments(text: str, names: Mapping[str, str]) -> str:
+    """Return a help text with the names of arguments instead of those of options."""
+    return re.sub(r"(?<![\w-])--[a-z][a-z-]*", lambda found: names.get(found[0], found[0]), text)
 
 
 def load_verb(name: str) -> Declaration:

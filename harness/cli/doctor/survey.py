@@ -132,9 +132,7 @@ def survey_gpus(report: Log) -> Iterator[SurveyItem]:
     if ranks.isdigit() and int(ranks) > devices:
         advice = f"torch sees {devices}, and {ranks} ranks start on a node: start fewer, or ask for more GPUs"
         yield SurveyItem("devices", advice, "MISSING")
-    yield SurveyItem(
-        "GPU", f"{shown}: start up to {format_count(devices, 'rank')} with --set machine=local-gpu"
-    )
+    yield SurveyItem("GPU", f"{shown}: start up to {format_count(devices, 'rank')} with --machine local-gpu")
     report(f"testing {format_count(devices, 'GPU')}, about a minute")
     yield _test_gpus(devices)
 
