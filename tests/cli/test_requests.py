@@ -85,7 +85,7 @@ NEAR = "Did you mean "
         ("run --spec absent.json", ["absent.json"]),
         ("run --spec a.json --strategy serial --set seed=1", ["--strategy", "--set", "--spec"]),
         ("run --spec a.json --trace", ["--trace", "--spec", "measure"]),
-        (f"{RUN} --machine local", ["--machine", "harness run --help"]),
+        (f"{RUN} --accuracy exact", ["--accuracy", "harness run --help"]),
         (f"{RUN} --epochs 5", ["--set training.epochs=5"]),
         (f"{RUN} --epochs=5", ["--set training.epochs=5"]),
         (f"{RUN} --set epochs", ["epochs", "KEY=VALUE"]),
