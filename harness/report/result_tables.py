@@ -131,13 +131,11 @@ def _define_columns(unit: TimeUnit, base: Baseline | None) -> dict[Heading, Call
         return heading, lambda row: format_time(row[key])
 
     def show_range(title: str, low: str, high: str, **look: Any) -> Shown:
-        heading = Heading(f"{title} ({unit.name})", number=True, **look)
-        return (
-            heading,
-            lambda row: (
-                NO_VALUE if math.isnan(row[low]) else f"{format_time(row[low])} – {format_time(row[high])}"
-            ),
-        )
+        def format_range(row: Any) -> str:
+            is_known = not math.isnan(row[low])
+            return f"{format_time(row[low])} – {format_time(row[high])}" if is_known else NO_VALUE
+
+        return Heading(f"{title} ({unit.name})", number=True, **look), format_range
 
     def format_speedup(row: Any) -> str:
         if base is None or math.isnan(row.seconds):

@@ -351,10 +351,8 @@ class AdviseAnswer(Answer):
 
 def _describe(option: "AdvisedOption") -> str:
     """Return a strategy on its grid with its predicted time."""
-    seconds, grid = (
-        option.prediction.seconds,
-        "" if option.strategy.spec.ranks == 1 else f" --grid {option.grid}",
-    )
+    seconds = option.prediction.seconds
+    grid = f" --grid {option.grid}" if option.strategy.spec.ranks > 1 else ""
     each = f", {format_seconds(option.cost)} a training vertex" if option.mini_batches else ""
     time = f"{format_seconds(seconds.value)} an epoch ({format_interval(seconds.low, seconds.high)})"
     return f"{option.strategy.name}{grid}: {time}{each}"
