@@ -643,7 +643,8 @@ FAILURES = TableSchema(
         Column(
             "began_in",
             TEXT,
-            "file, line and package in which the error began; empty if the traceback does not show it",
+            "file, line and package in which the error began, of the strategy if a call of it failed; empty if the "
+            "traceback does not show it",
             inputs=("traceback",),
             compute=find_error_origin,
         ),

@@ -55,6 +55,25 @@ def test_a_strategy_of_a_folder_names_its_folder() -> None:
 
 
 @pytest.mark.parametrize(
+    ("inner", "origin"),
+    [
+        ([], "mine/strategy.py, line 42 (mine)"),
+        (
+            ["harness/comm/axis.py"],
+            "mine/strategy.py, line 42 (mine), in a call of harness/comm/axis.py, line 9",
+        ),
+        (["lib/python3.11/site-packages/torch/nn/f.py"], "mine/strategy.py, line 42 (mine)"),
+    ],
+)
+def test_a_plugin_is_named_before_what_it_called(inner: list[str], origin: str) -> None:
+    """A script of the user that starts the run is no plugin: the harness does not call it."""
+    outer = [("home/me/script.py", 1), ("harness/runtime/rank.py", 9), ("home/me/mine/strategy.py", 42)]
+    frames = [*outer, *((file, 9) for file in inner)]
+    trace = "".join(f'  File "/{file}", line {line}, in run\n' for file, line in frames)
+    assert find_error_origin(trace) == origin
+
+
+@pytest.mark.parametrize(
     "trace", ["", "Killed\n", 'File "/home/me/mine.py", line 3, in f\n', 'File "\n", line 3, in f']
 )
 def test_a_trace_without_a_frame_of_the_project_has_no_origin(trace: str) -> None:
