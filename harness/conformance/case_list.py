@@ -172,6 +172,7 @@ def list_factors(strategy: type[Strategy], grids: Sequence[dict[AxisName, int]])
     factors: dict[str, Factor] = {
         "grid": [{"grid": grid} for grid in grids],
         "model": [{"model": {"kind": kind}} for kind in strategy.models],
+        "layers": [{}, {"model": {"layers": 3}}],
         "projection": [{}, {"model": projection}] if strategy.has_model_parts else [],
         "other parts": [{}, {"model": others}] if strategy.has_model_parts else [],
         "direction": [{}, {"directed": False}],
