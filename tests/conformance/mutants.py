@@ -5,21 +5,26 @@ Half of them leave the words right, which is why words never replace equality.
 
 import time
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import Function
 from torch.nn.functional import dropout
 
 from harness.comm.call import Call, CompletedCall, Pending
 from harness.kernels import Csr
 from harness.ledger import AxisName, Direction, Op, TensorName
 from harness.strategies.cagnet.oned import OneD, WholeRows
+from harness.strategies.cagnet.twod import Summa, TwoD
+from harness.strategies.composed import Compose
 from harness.strategies.distgnn import CopiedRows, DistGnn
 from harness.strategies.halo.adaqp import AdaQP, QuantizedOperators
 from harness.strategies.halo.bns import Bns, BoundarySampler
+from harness.strategies.halo.neutronstar import Choice, NeutronStar
 from harness.strategies.halo.partition_parallel import (
     Exchange,
     LayerPart,
@@ -35,8 +40,8 @@ from harness.strategies.sampling.systems import DistDgl
 from harness.strategies.sancus import Sancus
 from harness.strategies.scalegnn.fourd import FourD, Samples
 from harness.strategies.scalegnn.scalegnn import ScaleGNN
-from harness.strategy import IGNORED, LONG, Context, Coordinates, Counts, Words
-from harness.strategy.models import SplitAccuracy
+from harness.strategy import IGNORED, LONG, Context, Coordinates, Counts, Once, Words, compute_every_time
+from harness.strategy.models import Part, SplitAccuracy
 from harness.strategy.parallel.label_loss import LabelLoss
 
 
@@ -352,6 +357,46 @@ class OwnTwiceRows(CopiedRows):
 class OwnTwice(DistGnn):
     def operators(self, ctx: Context) -> CopiedRows:
         return OwnTwiceRows(ctx, self)
+
+
+class DoubledProjection(TwoD):
+    """The gradient of the input of a projection is doubled on more than two columns."""
+
+    def operators(self, ctx: Context) -> Summa:
+        return DoublingSumma(ctx, self)
+
+
+class DoublingSumma(Summa):
+    def linear(self, part: Part, H_NF: Tensor, W: Tensor, layer: int = -1) -> Tensor:
+        return super().linear(part, Doubled.apply(H_NF) if self.layout.cols > 2 else H_NF, W, layer)
+
+
+class Doubled(Function):
+    @staticmethod
+    def forward(_: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return 2 * gradient
+
+
+class KeptProducts(Compose):
+    """A X is computed once although the features are trained."""
+
+    @property
+    def precomputes(self) -> bool:
+        return self.params.precompute and not self.params.decoupled
+
+
+class FetchedReplicas(NeutronStar):
+    """Rows are fetched, in the run and in the formula, that by the paper's rule are computed here."""
+
+    def choose_replicas(self, A: Csr, once: Once = compute_every_time) -> list[Choice]:
+        super().choose_replicas(A, once)  # which also chooses the orders of products
+        fetching = copy(self)
+        fetching.params = self.params.model_copy(update={"replicas": 0.0})
+        return NeutronStar.choose_replicas(fetching, A, once)
 
 
 class MiscountingStore(FetchingStore):

@@ -79,6 +79,9 @@ def test_a_built_in_strategy_conforms_on_every_grid(name: str, pool: Pool) -> No
 
 SEEN_LATE = {
     "AcceptsAnything": "(?!)",  # refusals need no training
+    "DoubledProjection": "combination 2,",
+    "FetchedReplicas": "combination 1$",
+    "KeptProducts": "combination [2-8],",
     "OwnTranspose": "combination [2-5]",
     "OwnTwice": "delay = 3",
     "RoundedDown": "p = 0.5",
@@ -132,6 +135,9 @@ ELEMENT = r"element \[\d+, \d+\]: serial \S+, run \S+ \(.* 1e-12\)"
         ("SquaredAverage", "losses equal serial", r"rank 0, epoch 1, the loss: serial \S+, run \S+"),
         ("OlderRows", "losses equal serial", r"rank 0, epoch 1, the loss: serial \S+, run \S+"),
         ("OwnTwice", "losses equal serial", r"rank 0, epoch 0, the loss: serial \S+, run \S+"),
+        ("DoubledProjection", "losses equal serial", r"rank 0, epoch 1, the loss: serial \S+, run \S+"),
+        ("KeptProducts", "losses equal serial", r"rank 0, epoch 1, the loss: serial \S+, run \S+"),
+        ("FetchedReplicas", "elements equal the formula", r"rank 0, .*: brute force [\d,]+, run [\d,]+"),
     ],
 )
 def test_check_finds_a_mistake_and_says_where(mutant: str, failed: str, told: str, pool: Pool) -> None:
