@@ -1,6 +1,7 @@
 """A pack of real runs holds, other archives are refused, and what is packed is what others may see."""
 
 import json
+import shutil
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from harness.cli import main
 from harness.graph.store.datasets import open_dataset
 from harness.registry import hash_strategy_code
 from harness.report.pack.archive import SUMS, list_checksums, pack_archive, read_archive
+from harness.report.pack.packing import pack_results
 from harness.report.pack.reading import ABOUT, FOLDER, SCHEMA, read_pack
 from harness.report.pack.verification import BROKEN, CHECKS, HOLDS, UNKNOWN
 from harness.spec.dataset import DatasetChoice
@@ -161,8 +163,28 @@ def test_a_run_of_a_file_is_not_packed(copied: Path, tmp_path: Path) -> None:
     spec = read(run / "spec.json")
     spec["strategy"]["name"] = "mine.py:Mine"
     (run / "spec.json").write_text(json.dumps(spec))
-    with pytest.raises(UserError, match=r"mine\.py:Mine, which others do not have"):
-        pack(copied, tmp_path / "pack.tar.gz")
+    done = pack_results(
+        [copied], "us", tmp_path / "pack.tar.gz", tables=tmp_path / "none", figures=tmp_path / "none"
+    )
+    (reason,) = done.skipped
+    assert "1 run trained with a strategy in a file, such as mine.py:Mine" in reason
+    assert run.name not in read_pack(done.path).runs
+    for other in copied.iterdir():
+        if other != run:
+            shutil.rmtree(other)
+    with pytest.raises(UserError, match=r"no runs .* mine\.py:Mine, which others do not have"):
+        pack_results(
+            [copied], "us", tmp_path / "none.tar.gz", tables=tmp_path / "none", figures=tmp_path / "none"
+        )
+
+
+def test_a_damaged_record_is_not_packed_and_named(copied: Path, tmp_path: Path) -> None:
+    run = find_run(copied, "plexus")
+    (run / "record.json").write_text("{")
+    done = pack_results(
+        [copied], "us", tmp_path / "pack.tar.gz", tables=tmp_path / "none", figures=tmp_path / "none"
+    )
+    assert run.name[:8] in " ".join(done.skipped) and run.name not in read_pack(done.path).runs
 
 
 def test_the_exit_code_says_whether_it_holds(

@@ -58,6 +58,7 @@ class PackAnswer(Answer):
         }
         contents = ", ".join(format_count(count, noun) for noun, count in counts.items() if count)
         yield Headline(f"Wrote {packed.path}, {format_bytes(packed.path.stat().st_size)}: {contents}")
+        yield from (f"Not packed: {reason}" for reason in packed.skipped)
         if packed.left_out:
             yield f"Figures and claims are left out: {packed.left_out}. `harness collect` joins all runs."
 

@@ -63,6 +63,8 @@ class PackedResults(NamedTuple):
     claims: int
     left_out: str
     """Why there are no figures and no claims; empty if they were packed or there are none."""
+    skipped: Sequence[str] = ()
+    """Which runs are not packed, and why."""
 
 
 def pack_results(
@@ -75,12 +77,13 @@ def pack_results(
     certificates: Sequence[Path] = (),
     on_step: OnStep = ignore_step,
 ) -> PackedResults:
-    """Write the pack of all runs in `folders`, with certificates of their strategies, to `out`.
+    """Write the pack of the runs in `folders`, with certificates of their strategies, to `out`.
 
-    Figures and claims of the collected tables in `tables` are packed if these are of the same runs.
+    Damaged records, and runs of strategies that others cannot have, are skipped. Figures and claims of the collected
+    tables in `tables` are packed if these are of the same runs.
     """
     check_replaceable(out, lambda path: has_folder(path, FOLDER), "a pack")
-    records = _read_runs(folders)
+    records, skipped = _read_runs(folders)
     proven = _read_certificates(certificates, {record.spec["strategy"]["name"] for record in records})
     check_contributor(contributor)
     about = {"schema": SCHEMA, "contributor": contributor, "harness": __version__}
@@ -106,31 +109,33 @@ def pack_results(
     files[SUMS] = list_checksums(files)
     replace_files({out: pack_archive(FOLDER, files, on_step)})
     pictures = len({path.stem for path in drawn})
-    return PackedResults(out, len(packed), len(proven), pictures, len(claims), left_out)
+    return PackedResults(out, len(packed), len(proven), pictures, len(claims), left_out, skipped)
 
 
-def _read_runs(folders: Sequence[Path]) -> list[Record]:
-    """Return the records in the folders, sorted by run id. A run in two folders must be recorded once."""
-    records: dict[str, Record] = {}
+def _read_runs(folders: Sequence[Path]) -> tuple[list[Record], list[str]]:
+    """Return the records to pack, sorted by run id, and what is skipped. A run in two folders must be recorded once."""
+    records, skipped = dict[str, Record](), list[str]()
     for folder in folders:
         found, refused = read_records(list_complete_folders(folder))
         if refused:
-            raise UserError(f"{describe_refused(refused)} A pack has whole records only.")
+            skipped.append(describe_refused(refused))
         for record in found:
             if (run_id := record.folder.name) in records:
                 raise UserError(
                     f"{run_id} is in {records[run_id].folder.parent} and in {folder}. Move one of them away."
                 )
             records[run_id] = record
-    if not records:
-        raise UserError(f"There are no runs in {', '.join(map(str, folders))}. `harness run` records some.")
-    if local := [record for record in records.values() if ".py:" in record.spec["strategy"]["name"]]:
-        raise UserError(
+    local = {run_id: each for run_id, each in records.items() if ".py:" in each.spec["strategy"]["name"]}
+    if local:
+        skipped.append(
             f"{format_count(len(local), 'run')} trained with a strategy in a file, such as "
-            f"{local[0].spec['strategy']['name']}, which others do not have. Install it as a package "
+            f"{next(iter(local.values())).spec['strategy']['name']}, which others do not have. Install it as a package "
             "(`harness new strategy`), and run its specs again."
         )
-    return [records[run_id] for run_id in sorted(records)]
+    if not records.keys() - local.keys():
+        nothing = f"There are no runs in {', '.join(map(str, folders))} to pack. `harness run` records some."
+        raise UserError(" ".join([nothing, *skipped]))
+    return [records[run_id] for run_id in sorted(records.keys() - local.keys())], skipped
 
 
 def _read_certificates(paths: Sequence[Path], strategies: Collection[str]) -> list[CheckCertificate]:
