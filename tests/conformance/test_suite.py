@@ -96,7 +96,7 @@ ELEMENT = r"element \[\d+, \d+\]: serial \S+, run \S+ \(.* 1e-12\)"
     ("mutant", "failed", "told"),
     [
         ("LostSum", "trains", "epoch 0 .* ranks 0 and 1 .* weight of layer 0"),
-        ("LostGroups", "trains", r"epoch 0 .* ranks \d+ and \d+ .* weight of layer 0"),
+        ("LostGroups", "trains", r"epoch 0 .* ranks \d+ and \d+ .* values of the projection"),
         ("Drifting", "trains", "epoch 0 .* ranks 0 and 1 .* weight of layer 0"),
         ("WrongTranspose", "gradients equal serial", "rank 0, epoch 0, .* weight of layer 2, " + ELEMENT),
         ("OneSampleForAll", "gradients equal serial", "rank 0, epoch 0, .*" + ELEMENT),

@@ -45,7 +45,7 @@ def test_a_figure_has_a_panel_for_each_machine(places: list[Path], tmp_path: Pat
     assert sorted(panel.setting for panel in panels) == sorted(f"on {name}" for name in MACHINES)
     for panel in panels:
         (curve,) = panel.curves
-        assert list(curve.summarize_launches("ranks", EPOCH, best="min").ranks) == [32, 64, 128]
+        assert list(curve.summarize_launches("ranks", EPOCH).ranks) == [32, 64, 128]
 
 
 def test_a_run_of_two_places_is_taken_from_the_first(

@@ -47,6 +47,8 @@ OOM_COUNTERS = (
 )
 OOM_FIELD = "oom_kill"
 """The files with the number of processes that the kernel has killed for lack of memory, and its name in them."""
+PREPARE, BUILD = "harness.graph.store.datasets:prepare_dataset", "harness.graph.store.building:build_store"
+"""The functions that prepare a dataset for ranks and build its store, as module:name."""
 Progress = Callable[[str], None]
 
 
@@ -183,7 +185,7 @@ def build_small_store(spec: Spec, root: Path, fork_server: ForkServer) -> None:
 
     is_small = fits_in_memory(load_card(root, spec.dataset.name))
     if is_small and not find_sound_store(root, spec.dataset):
-        _call_on_datasets("build_store", spec, root, fork_server)
+        _call_on_dataset(BUILD, spec, root, fork_server)
 
 
 def _prepare_dataset(spec: Spec, root: Path, scratch: Path, fork_server: ForkServer | None) -> bool:
@@ -194,22 +196,23 @@ def _prepare_dataset(spec: Spec, root: Path, scratch: Path, fork_server: ForkSer
     if not spec.dataset.is_computed_from_edges:
         return True
     try:
-        _call_on_datasets("prepare_dataset", spec, root, fork_server)
+        _call_on_dataset(PREPARE, spec, root, fork_server)
     except (UserError, RunError) as error:
         write_fault(scratch, 0, error)
         return False
     return True
 
 
-def _call_on_datasets(function: str, spec: Spec, root: Path, fork_server: ForkServer | None) -> None:
-    """Call a function of `graph.store.datasets` on the dataset of a spec.
+def _call_on_dataset(function: str, spec: Spec, root: Path, fork_server: ForkServer | None) -> None:
+    """Call a function on the dataset of a spec.
 
     It runs in a process of the fork server, so that this process does not import torch, unless ranks start elsewhere.
     """
     if fork_server and prepare_fork_server(fork_server, spec.machine, root):
-        fork_server.call(f"harness.graph.store.datasets:{function}", root, spec.dataset)
+        fork_server.call(function, root, spec.dataset)
     else:
-        getattr(import_module("harness.graph.store.datasets"), function)(root, spec.dataset)
+        module, _, name = function.partition(":")
+        getattr(import_module(module), name)(root, spec.dataset)
 
 
 def _start_through_outages(start: Callable[[], RunEnd], label: str, log: Path, progress: Progress) -> RunEnd:
