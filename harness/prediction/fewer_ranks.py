@@ -2,10 +2,11 @@
 
 Not every strategy is tried on every number of ranks. Candidates are the strategies that could win: those whose time on
 the requested ranks is within `NEAR` of the fastest, and those that have no time there, because no grid admits them or
-the memory is too small, or because they need a single rank, as serial training does. Each is tried on its `NEAR_GRIDS`
-grids that are most alike to its fastest grid on the requested ranks. A replay ends as soon as it takes longer than the
-fastest options so far. The two fastest that fit the memory are then predicted from all representative ranks, so their
-times equal the times that `harness predict` prints.
+the memory is too small, or because they need a single rank, as serial training does. On one rank, all are candidates,
+so that its answer does not depend on the requested ranks. Each is tried on its `NEAR_GRIDS` grids that are most alike
+to its fastest grid on the requested ranks. A replay ends as soon as it takes longer than the fastest options so far.
+The two fastest that fit the memory are then predicted from all representative ranks, so their times equal the times
+that `harness predict` prints.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ from harness.prediction.advice import (
     compare_options,
     compute_lower_bound,
     estimate_seconds,
+    plan_grids,
     predict_first_rank,
 )
 from harness.prediction.epoch import CachingPredictor, Prediction
@@ -82,6 +84,7 @@ def find_fewer_ranks(
     ranks: int,
     admit: AdmitOnRanks,
     predicts: Predictor | None = None,
+    work: float = inf,
     processes: int = 0,
     report: ReportRemaining = ignore_step,
 ) -> Advice:
@@ -92,6 +95,7 @@ def find_fewer_ranks(
         ranks: The requested number of ranks.
         admit: Admits strategies on another number of ranks.
         predicts: The function that predicts an option; by default, a `CachingPredictor`.
+        work: The estimated core seconds of all predictions, divided evenly among the numbers of ranks.
         processes: The number of worker processes; 0 predicts in this process.
         report: Called with the progress and the estimated remaining time.
     """
@@ -104,8 +108,17 @@ def find_fewer_ranks(
 
     def search(label: str) -> _Found | str:
         wanted = searches[label]
-        candidates = admit(wanted.ranks, wanted.names)
-        return _find_fastest(candidates, card, predict_option, nearest, mini_batches=wanted.mini_batches)
+        admitted = [
+            each
+            for each in admit(wanted.ranks, wanted.names)
+            if not each.ready or each.ready[0].strategy.mini_batches == wanted.mini_batches
+        ]
+        grids = plan_grids(admitted, work / len(searches))
+        planned = [
+            (each, _select_grids(each, nearest.get(each.name))[: grids.get(each.name, 0)])
+            for each in sorted(admitted, key=lambda each: _rank_candidate(each, nearest))
+        ]
+        return _find_fastest(planned, card, predict_option)
 
     done = run_pieces(costs, search, processes, report)
     found = []
@@ -121,9 +134,9 @@ def _plan_searches(advice: Advice, ranks: int, card: MachineCard) -> Iterator[_S
     for options, mini_batches in ((advice.full_graph, False), (advice.mini_batch, True)):
         near = [each.strategy.name for each in options if each.cost <= NEAR * options[0].cost]
         others = [name for name in sorted(without_time) if load_strategy(name).mini_batches == mini_batches]
-        if names := tuple(dict.fromkeys([*near, *others])):
-            for count in list_fewer_ranks(ranks, card):
-                yield _Search(count, mini_batches, names)
+        for count in list_fewer_ranks(ranks, card) if near or others else ():
+            known = near if count > 1 else [each.strategy.name for each in options]
+            yield _Search(count, mini_batches, tuple(dict.fromkeys([*known, *others])))
 
 
 def _can_load(name: str) -> bool:
@@ -136,21 +149,15 @@ def _can_load(name: str) -> bool:
 
 
 def _find_fastest(
-    candidates: Iterable[Candidate],
-    card: MachineCard,
-    predicts: Predictor,
-    nearest: dict[str, Option],
-    *,
-    mini_batches: bool,
+    planned: Iterable[tuple[Candidate, Sequence[Ready]]], card: MachineCard, predicts: Predictor
 ) -> _Found | str:
-    """Return the fastest option that fits the memory, or why there is none."""
+    """Return the fastest option that fits the memory, among the grids that are tried of each strategy; or why none."""
     quick, peaks, reasons = list[Option](), list[tuple[int, str]](), list[str]()
-    admitted = [
-        each for each in candidates if not each.ready or each.ready[0].strategy.mini_batches == mini_batches
-    ]
-    for candidate in sorted(admitted, key=lambda each: _rank_candidate(each, nearest)):
-        reasons += [f"{candidate.name}: {candidate.reason}"] * (not candidate.ready)
-        for ready in _select_grids(candidate, nearest.get(candidate.name)):
+    for candidate, tried in planned:
+        if not tried:
+            reason = "not predicted (--exhaustive)" if candidate.ready else candidate.reason
+            reasons.append(f"{candidate.name}: {reason}")
+        for ready in tried:
             limit = _find_limit(quick, ready)
             if compute_lower_bound(ready, card) > limit:
                 continue
@@ -166,15 +173,20 @@ def _find_fastest(
             if option.can_fit(card):
                 quick = sorted([*quick, option], key=lambda each: each.cost)[:FINALISTS]
     if not quick:
-        if not peaks:
-            return reasons[0] if reasons else "no strategy has a grid of these ranks"
-        smallest, name = min(peaks)
-        return f"none fits: {name} needs {smallest / GB:.3g} GB of {card.memory_gb:g}"
+        return _describe_smallest(peaks, card) or next(iter(reasons), "no strategy has a grid of these ranks")
     full = [replace(each, prediction=predicts(each.ready, card)) for each in quick]
     fastest = min((each for each in full if each.can_fit(card)), key=lambda each: each.cost, default=None)
     if fastest is None:
         return "none fits the memory"
     return _Found(fastest.strategy.name, fastest.grid, fastest.prediction)
+
+
+def _describe_smallest(peaks: Sequence[tuple[int, str]], card: MachineCard) -> str:
+    """Return the strategy with the lowest peak of memory, none of which fits; empty if there are none."""
+    if not peaks:
+        return ""
+    smallest, name = min(peaks)
+    return f"none fits: {name} needs {smallest / GB:.3g} GB of {card.memory_gb:g}"
 
 
 def _rank_candidate(candidate: Candidate, nearest: dict[str, Option]) -> tuple[float, float]:

@@ -104,6 +104,17 @@ def test_one_rank_is_faster_than_four_on_a_tiny_graph_of_two_cores(tiny: KnownGr
     assert f"{1 / one.speedup:.2g} times" in one.describe(4)
 
 
+@pytest.mark.parametrize("work", [0.0, 1e6])
+def test_work_decides_what_is_predicted_on_fewer_ranks(tiny: KnownGraph, work: float) -> None:
+    advice = advise(candidates_on(tiny, 4, ["cagnet-1d"]), LOCAL)
+    advice = find_fewer_ranks(
+        advice, 4, lambda ranks, some: candidates_on(tiny, ranks, sorted(some)), work=work
+    )
+    (fewer,) = advice.fewer_ranks
+    assert (fewer.option is not None) is (work > 0)
+    assert (fewer.reason == "cagnet-1d: not predicted (--exhaustive)") is (work == 0)
+
+
 # Partitions.
 
 

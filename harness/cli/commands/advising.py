@@ -434,7 +434,7 @@ def advise(request: AdviseRequest, reporter: Reporter) -> AdviseAnswer:
     work = inf if request.exhaustive or request.twins else float(request.within)
     advice = rank_options(candidates, card, predict, work, processes, reporter.step)
     admit = make_admission(root, wanted, look_up, facts, query)
-    advice = find_fewer_ranks(advice, request.ranks, admit, predict, processes, reporter.step)
+    advice = find_fewer_ranks(advice, request.ranks, admit, predict, work, processes, reporter.step)
     advice = compare_partitions(advice, make_built_lookup(root), predict)
     tuned = (
         list(tune_options(root, request.default_runs, request.tune, advice, reporter.log))
