@@ -78,7 +78,7 @@ def list_cases(name: str, strategy: type[Strategy], extent: Extent, most: int | 
     combinations, covering = combine_choices(name, strategy, combined)
     cases = [smallest, *combinations, *others]
     if extent == "quick":
-        cases += _make_rounded(name, strategy, combined[0])
+        cases += [_make_trained_features(name, combined[0]), *_make_rounded(name, strategy, combined[0])]
     else:
         cases += _separate_peculiarities(name, strategy, _choose_peculiar_grid(grids, strategy, extent))
     impossible = list(_make_impossible(name, strategy, grids[-1]))
@@ -172,7 +172,6 @@ def list_factors(strategy: type[Strategy], grids: Sequence[dict[AxisName, int]])
     factors: dict[str, Factor] = {
         "grid": [{"grid": grid} for grid in grids],
         "model": [{"model": {"kind": kind}} for kind in strategy.models],
-        "layers": [{}, {"model": {"layers": 3}}],
         "projection": [{}, {"model": projection}] if strategy.has_model_parts else [],
         "other parts": [{}, {"model": others}] if strategy.has_model_parts else [],
         "direction": [{}, {"directed": False}],
@@ -239,6 +238,13 @@ def _make_combined(name: str, strategy: type[Strategy], chosen: Sequence[dict[st
     return make_case(name, grid, "combination", strategy=StrategyChoice(name=name, params=params), **merged)
 
 
+def _make_trained_features(name: str, grid: dict[AxisName, int]) -> Case:
+    """Make a case whose first layer needs the gradient of its input, without a projection before it."""
+    return make_case(
+        name, grid, "features are trained", training=TRAINING.model_copy(update={"features": True})
+    )
+
+
 def _make_rounded(name: str, strategy: type[Strategy], grid: dict[AxisName, int]) -> Iterator[Case]:
     for wire in list_choices(strategy).get("wire", []):
         yield replace(_make_case_with_params(name, grid, {"wire": wire}), train_twice=False)
@@ -285,9 +291,7 @@ def _separate_peculiarities(
     yield make_case(name, small, "undirected", directed=False)
     yield make_case(name, small, "weighted edges", weights="normalised")
     yield make_case(name, small, "weighted edges as given, undirected", weights="raw", directed=False)
-    yield make_case(
-        name, small, "features are trained", training=TRAINING.model_copy(update={"features": True})
-    )
+    yield _make_trained_features(name, small)
     yield make_case(name, small, "single permutation", order={"permutation": "single"})
     for directed in (True, False):
         kind = "directed" if directed else "undirected"
