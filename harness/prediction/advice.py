@@ -352,7 +352,7 @@ def advise(
         options = [Option(candidate.ready[number], prediction) for number, prediction in found.options]
         fitting = [option for option in options if option.can_fit(card)]
         chosen += fitting
-        if not fitting:
+        if not fitting and found.is_complete:
             too_large.append(min(options, key=lambda choice: choice.prediction.peak_bytes))
     ranked = sorted(chosen, key=lambda choice: choice.cost)
     left_out = {name: estimate_seconds(each, 1) for name, each in named.items() if name not in grids}
