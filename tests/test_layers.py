@@ -210,7 +210,7 @@ def test_every_rule_that_runs_something_has_a_log_and_a_benchmark() -> None:
 
 
 def test_functions_that_are_named_by_texts_exist() -> None:
-    """Texts as module:name are no imports, so neither Python nor mypy sees that a function has moved."""
+    """Neither Python nor mypy notices that a function has moved if a string names it as module:name."""
     named = {
         (path.name, module, name)
         for path in (ROOT / "harness").rglob("*.py")

@@ -24,7 +24,7 @@ def make_run_command(spec: Spec, default_machine: str = "local") -> list[str]:
 
 
 def _list_settings(spec: Spec) -> dict[str, Any]:
-    """Return the dotted keys of a spec that differ from their defaults, except those with an option of their own."""
+    """Return the dotted keys of a spec that differ from their defaults and have no option."""
     strategy = load_strategy(spec.strategy.name)
     params = strategy.Params.model_validate(spec.strategy.params)
     defaults = {

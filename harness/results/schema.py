@@ -545,7 +545,7 @@ RUNS = TableSchema(
             (
                 "provenance.dirty",
                 TRUTH,
-                "whether Python files differed from the commit or were new, except those of tests and documentation",
+                "whether Python files outside of tests and documentation differed from the commit or were new",
             ),
             ("provenance.command", TEXT, "the command line that launched the run"),
             ("provenance.versions", TEXT, "versions of Python and of packages, as JSON"),

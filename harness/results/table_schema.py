@@ -42,7 +42,7 @@ class Column(NamedTuple):
     title: str = ""
     """What tables on a screen, figures and the report call it."""
     unit: Unit | None = None
-    """The unit in which they show it; None for text, and for numbers that are no quantity."""
+    """The unit in which they show it; None for text, ids and seeds."""
     better: Literal["", "less", "more"] = ""
     """Which way is better; empty if neither is."""
 

@@ -66,7 +66,7 @@ def test_a_strategy_of_a_folder_names_its_folder() -> None:
     ],
 )
 def test_a_plugin_is_named_before_what_it_called(inner: list[str], origin: str) -> None:
-    """A script of the user that starts the run is no plugin: the harness does not call it."""
+    """The script that starts a run is not mistaken for a plugin, because the harness does not call it."""
     outer = [("home/me/script.py", 1), ("harness/runtime/rank.py", 9), ("home/me/mine/strategy.py", 42)]
     frames = [*outer, *((file, 9) for file in inner)]
     trace = "".join(f'  File "/{file}", line {line}, in run\n' for file, line in frames)

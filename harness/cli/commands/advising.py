@@ -221,10 +221,14 @@ class AdviseAnswer(Answer):
 
         advice = self.advice
         for options, mini_batches in ((advice.full_graph, False), (advice.mini_batch, True)):
-            fewer = [each.option for each in advice.fewer_ranks if each.mini_batches == mini_batches]
+            fewer = (each.option for each in self._select_fewer_ranks(mini_batches))
             if known := [*options[:1], *filter(None, fewer)]:
                 return choose_ranks(known, self.card)
         return None
+
+    def _select_fewer_ranks(self, mini_batches: bool) -> "list[FewerRanks]":
+        """Return the comparisons with fewer ranks, of mini-batches or of the full graph."""
+        return [each for each in self.advice.fewer_ranks if each.mini_batches == mini_batches]
 
     def _list_answers(self) -> Iterator[tuple[str, str]]:
         """Yield the best option of each kind, what fewer ranks would cost, and what another partition would change."""
@@ -233,7 +237,7 @@ class AdviseAnswer(Answer):
         for name, options, mini_batches in kinds:
             if options:
                 yield name, self._describe_best(options)
-            if fewer := [each for each in advice.fewer_ranks if each.mini_batches == mini_batches]:
+            if fewer := self._select_fewer_ranks(mini_batches):
                 yield "Fewer ranks", describe_fewer(fewer, self.request.ranks)
         if advice.too_slow or advice.partly:
             predicted = {

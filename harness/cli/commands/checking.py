@@ -165,8 +165,8 @@ CHECK_COLUMNS = (
     TableColumn("check", "check"),
     TableColumn("result", "result"),
     TableColumn("cases", "cases", "whole"),
-    TableColumn("worst", "worst", "whole"),
-    TableColumn("allowed", "allowed", "whole"),
+    TableColumn("worst", "worst", "number"),
+    TableColumn("allowed", "allowed", "number"),
 )
 LISTED_COLUMNS = (
     TableColumn("case", "case", may_wrap=True),

@@ -56,10 +56,9 @@ class RequestedRun(Request):
             raise UserError(f"{verb} needs {' and '.join(missing)}.")
         assert self.strategy
         named = {"strategy.name": self.strategy, "dataset.name": self.dataset, "ranks": self.ranks}
-        chosen = {"grid": self.grid, "machine": self.machine}
-        if twice := [key for key, value in chosen.items() if value and key in self.settings]:
-            raise UserError(f"--{twice[0]} and --set {twice[0]} are the same. Give one of them.")
-        chosen = {key: value for key, value in chosen.items() if value}
+        chosen = {key: value for key in ("grid", "machine") if (value := getattr(self, key))}
+        for key in chosen.keys() & self.settings.keys():
+            raise UserError(f"--{key} and --set {key} are the same. Give one of them.")
         try:
             return make_spec(self.home, nest_settings({**named, **chosen, **self.settings}), "the options")
         except UserError as error:

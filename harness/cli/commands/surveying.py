@@ -174,7 +174,7 @@ UNITS = {
 """The units of constants, by the last part of their names in a machine card."""
 CONSTANT_COLUMNS = (
     TableColumn("constant", "constant"),
-    TableColumn("value", "value", "whole"),
+    TableColumn("value", "value", "number"),
     TableColumn("unit", "unit"),
     TableColumn("within", "within a factor of", "number", format=format_three_digits),
     TableColumn("source", "source", may_wrap=True, may_drop=True),

@@ -102,7 +102,7 @@ def _write_docstring(text: str, request: Any) -> str:
 
 
 def _name_arguments(text: str, names: Mapping[str, str]) -> str:
-    """Return a help text with the names of arguments instead of those of options."""
+    """Return a help text that names arguments instead of options."""
     return re.sub(r"(?<![\w-])--[a-z][a-z-]*", lambda found: names.get(found[0], found[0]), text)
 
 

@@ -465,7 +465,7 @@ def _find_graph_hashes(root: Path, name: str) -> set[str]:
 
 
 def _check_certificate(run: RunTables, certificates: Mapping[str, CheckCertificate]) -> None:
-    """Compare the code of the strategy with the code that was checked: built-in code, or that of a certificate."""
+    """Compare the code of the strategy with the code that was checked: built in, or named by a certificate."""
     code = _get_recorded_hash(run, "strategy_code", "strategy's code")
     name = run.spec["strategy"]["name"]
     if is_built_in(name):
