@@ -125,17 +125,17 @@ def _read_runs(folders: Sequence[Path]) -> tuple[list[Record], list[str]]:
                     f"{run_id} is in {records[run_id].folder.parent} and in {folder}. Move one of them away."
                 )
             records[run_id] = record
-    local = {run_id: each for run_id, each in records.items() if ".py:" in each.spec["strategy"]["name"]}
+    local = [run_id for run_id, record in records.items() if ".py:" in record.spec["strategy"]["name"]]
     if local:
         skipped.append(
             f"{format_count(len(local), 'run')} trained with a strategy in a file, such as "
-            f"{next(iter(local.values())).spec['strategy']['name']}, which others do not have. Install it as a package "
+            f"{records[local[0]].spec['strategy']['name']}, which others do not have. Install it as a package "
             "(`harness new strategy`), and run its specs again."
         )
-    if not records.keys() - local.keys():
+    if not (packed := sorted(records.keys() - set(local))):
         nothing = f"There are no runs in {', '.join(map(str, folders))} to pack. `harness run` records some."
         raise UserError(" ".join([nothing, *skipped]))
-    return [records[run_id] for run_id in sorted(records.keys() - local.keys())], skipped
+    return [records[run_id] for run_id in packed], skipped
 
 
 def _read_certificates(paths: Sequence[Path], strategies: Collection[str]) -> list[CheckCertificate]:
