@@ -124,14 +124,7 @@ def name_colour(colour: str) -> str:
     return VARIABLES.get(colour, colour)
 
 
-AGGREGATES = {
-    "middle": "median",
-    "median": "median",
-    "from": "lowest",
-    "to": "highest",
-    "low": "from",
-    "high": "to",
-}
+AGGREGATES = {"middle": "median", "median": "median", "low": "from", "high": "to"}
 """The columns that charts compute of the values of a row or a line, and what a tooltip calls them."""
 
 

@@ -81,8 +81,8 @@ class Dots:
                 zorder=2.2,
                 ax=axes,
             )
-        for label, group in done.groupby("label", sort=False):
-            self._draw_row(axes, group, rows.places[str(label)], facet)
+        for row in self._summarize_rows(done).itertuples():
+            self._draw_row(axes, row, rows.places[row.label], facet)
         if self.reference:
             draw_ticks(axes, frame, rows, self.reference)
         draw_in_rows(axes, facet, rows.places, scale.column)
@@ -91,19 +91,31 @@ class Dots:
         _set_limits(axes, scale, values)
         axes.set(xlabel=scale.label, ylabel="")
 
-    def _draw_row(self, axes: Axes, rows: pd.DataFrame, place: float, facet: Facet) -> None:
-        first, values = rows.iloc[0], rows[self.x.column]
-        look = self.verdicts[first.verdict] if self.verdicts else facet.looks[first.curve]
-        source = SOURCE_LINES[first.source]
-        known = "low" in rows and pd.notna(first.low)
-        low, high = (first.low, first.high) if known else (values.min(), values.max())
-        if low < high:
+    def _summarize_rows(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return one row for each label: the median of its launches, and the ends of its interval or of its range.
+
+        A single launch without an interval has no ends.
+        """
+        of_label = frame.groupby("label", sort=False)
+        values = of_label[self.x.column]
+        several = values.min() < values.max()
+        ends = {"low": values.min().where(several), "high": values.max().where(several)}
+        if "low" in frame:
+            ends = {end: of_label[end].first().fillna(most) for end, most in ends.items()}
+        kept = ["label", "curve", "strategy", "source", *(["verdict"] if self.verdicts else [])]
+        summary = frame[kept].drop_duplicates("label").set_index("label")
+        return summary.assign(middle=values.median(), **ends).reset_index()
+
+    def _draw_row(self, axes: Axes, row: Any, place: float, facet: Facet) -> None:
+        look = self.verdicts[row.verdict] if self.verdicts else facet.looks[row.curve]
+        source = SOURCE_LINES[row.source]
+        if row.low < row.high:
             style = draw_dashes(source.dashes or ())
-            axes.plot([low, high], [place, place], color=look.colour, linestyle=style, zorder=2)
+            axes.plot([row.low, row.high], [place, place], color=look.colour, linestyle=style, zorder=2)
         axes.plot(
-            [values.median()],
+            [row.middle],
             [place],
-            label=first.verdict if self.verdicts else None,
+            label=row.verdict if self.verdicts else None,
             zorder=2.5,
             **style_marker(look, hollow=source.hollow),
         )
@@ -112,24 +124,17 @@ class Dots:
         """Return Vega-Lite layers: the range, the launches, the median, the reference and the note of each row."""
         frame, y = facet.frame, encode_rows()
         x = widen_scale(self.x, self._all_values(facet)).encode()
-        middle = {"op": "median", "field": self.x.column, "as": "middle"}
-        low, high = {"op": "min", "field": "low", "as": "from"}, {"op": "max", "field": "high", "as": "to"}
-        kept = ["label", "curve", "strategy", "source", *(["verdict"] if self.verdicts else [])]
-        # Rows without an interval have the range of their launches.
-        ends = [
-            {"calculate": f"isValid(datum.{end}) ? datum.{end} : datum.{self.x.column}", "as": end}
-            for end in ("low", "high")
-        ]
-        rows = [*ends, {"aggregate": [middle, low, high], "groupby": kept}]
+        summary = self._summarize_rows(frame).replace({float("nan"): None})
+        rows = {"values": summary.to_dict("records")}
         layers: list[dict[str, Any]] = [
             {
-                "transform": rows,
+                "data": rows,
                 "mark": {"type": "rule"},
-                "encoding": {"x": x | {"field": "from"}, "x2": {"field": "to"}, "y": y},
+                "encoding": {"x": x | {"field": "low"}, "x2": {"field": "high"}, "y": y},
             },
             {"mark": {"type": "point", "filled": True, "size": 10}, "encoding": {"x": x, "y": y}},
             {
-                "transform": rows,
+                "data": rows,
                 "mark": {"type": "point", "filled": True, "size": 60},
                 "encoding": {"x": x | {"field": "middle"}, "y": y},
             },
