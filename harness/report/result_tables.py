@@ -71,7 +71,11 @@ def tabulate_panel(panel: Panel, persistent_bytes: Mapping[str, float] = Mapping
     rows = rows.assign(details=_describe_rows(rows), memory=memory)
     order = sorted(range(len(rows)), key=lambda number: _sort_key(rows.iloc[number]))
     rows = rows.iloc[order]
-    unit = choose_time_unit(rows.seconds.max()) if rows.seconds.notna().any() else choose_time_unit(1.0)
+    unit = (
+        choose_time_unit(rows.epoch_seconds_median.max())
+        if rows.epoch_seconds_median.notna().any()
+        else choose_time_unit(1.0)
+    )
     base = choose_baseline(rows)
     each = [row for _, row in rows.iterrows()]
     columns = {heading: [text(row) for row in each] for heading, text in _define_columns(unit, base).items()}
@@ -93,13 +97,13 @@ class Baseline(NamedTuple):
 
 def choose_baseline(rows: pd.DataFrame) -> Baseline | None:
     """Choose serial training if it was measured, else the fastest measured run on one rank; None without either."""
-    measured = rows[(rows.source == "measured") & rows.seconds.notna() & (rows.ranks == 1)]
+    measured = rows[(rows.source == "measured") & rows.epoch_seconds_median.notna() & (rows.ranks == 1)]
     serial = measured[measured["strategy.name"] == "serial"]
     chosen = serial if len(serial) else measured
     if chosen.empty:
         return None
-    one = chosen.sort_values("seconds").iloc[0]
-    return Baseline(str(one["strategy.name"]), float(one.seconds))
+    one = chosen.sort_values("epoch_seconds_median").iloc[0]
+    return Baseline(str(one["strategy.name"]), float(one.epoch_seconds_median))
 
 
 Shown = tuple[Heading, Callable[[Any], str]]
@@ -126,9 +130,9 @@ def _define_columns(unit: TimeUnit, base: Baseline | None) -> dict[Heading, Call
     def format_time(seconds: float) -> str:
         return format_three_digits(seconds * unit.per_second)
 
-    def show_time(name: str, key: str, **look: Any) -> Shown:
+    def show_time(name: str, **look: Any) -> Shown:
         heading = Heading(f"{find_quantity(name).title} ({unit.name})", number=True, **look)
-        return heading, lambda row: format_time(row[key])
+        return heading, lambda row: format_time(row[name])
 
     def show_range(title: str, low: str, high: str, **look: Any) -> Shown:
         def format_range(row: Any) -> str:
@@ -138,9 +142,9 @@ def _define_columns(unit: TimeUnit, base: Baseline | None) -> dict[Heading, Call
         return Heading(f"{title} ({unit.name})", number=True, **look), format_range
 
     def format_speedup(row: Any) -> str:
-        if base is None or math.isnan(row.seconds):
+        if base is None or math.isnan(row.epoch_seconds_median):
             return NO_VALUE
-        return format_times(base.seconds / row.seconds)
+        return format_times(base.seconds / row.epoch_seconds_median)
 
     spread, format_spread = show_range("range", "low", "high")
     return dict(
@@ -149,7 +153,7 @@ def _define_columns(unit: TimeUnit, base: Baseline | None) -> dict[Heading, Call
             (Heading("details", number=False, brief="name"), lambda row: row.details),
             (Heading("ranks", number=True, brief="name"), lambda row: str(row.ranks)),
             (Heading("grid", number=False, brief="name"), lambda row: row.grid),
-            show_time("epoch_seconds_median", "seconds", brief="time"),
+            show_time("epoch_seconds_median", brief="time"),
             (spread, lambda row: format_spread(row) if row.ok > 1 else NO_VALUE),
             (
                 Heading(f"speed-up over {base.name}" if base else "speed-up", number=True, brief="time"),
@@ -162,8 +166,8 @@ def _define_columns(unit: TimeUnit, base: Baseline | None) -> dict[Heading, Call
             (Heading("status", number=False, brief="time"), _format_status),
             (Heading("parameters", number=False, folded=True), _format_parameters),
             show_range("95 % interval", "interval_low", "interval_high", folded=True),
-            show_time("epoch_seconds_paper", "seconds_paper", folded=True),
-            show_time("phase_seconds_mean", "phase_seconds_mean", folded=True),
+            show_time("epoch_seconds_paper", folded=True),
+            show_time("phase_seconds_mean", folded=True),
             *(_show_quantity(name, folded=True) for name in FOLDED),
             (Heading("payload / formula", number=True, folded=True), _format_payload_ratio),
         ]
@@ -195,7 +199,7 @@ def _sort_key(row: Any) -> tuple[Any, ...]:
     """Sort by source, then by epoch time, with rows without a time last."""
     return (
         SOURCES.index(row.source),
-        math.inf if math.isnan(row.seconds) else row.seconds,
+        math.inf if math.isnan(row.epoch_seconds_median) else row.epoch_seconds_median,
         strategy_sort_key(row["strategy.name"]),
         row.details,
         row.ranks,
@@ -299,7 +303,7 @@ def summarize_panel(panel: Panel, tables: Tables) -> PanelSummary | None:
     compared = _select_compared(statistics.summarize_configurations(panel.runs, statistics.COMPARED))
     if compared is None:
         return None
-    unit = choose_time_unit(float(compared.seconds.iloc[0]))
+    unit = choose_time_unit(float(compared.epoch_seconds_median.iloc[0]))
     first = compared.iloc[0]
     others = compared[compared["strategy.name"] != first["strategy.name"]]
     which, second = ("The next strategy", others.iloc[0]) if len(others) else ("Next", compared.iloc[1])
@@ -312,7 +316,7 @@ def summarize_panel(panel: Panel, tables: Tables) -> PanelSummary | None:
         if first.source == "measured"
         else _describe_predicted_intervals(one, two)
     )
-    epoch = f"{format_three_digits(first.seconds * unit.per_second)} {unit.name}"
+    epoch = f"{format_three_digits(first.epoch_seconds_median * unit.per_second)} {unit.name}"
     times_as_long = (
         f"{format_three_digits(difference.ratio)} times as long{_format_ratio_interval(difference)}"
     )
@@ -349,7 +353,7 @@ def merge_summaries(
 
 def _select_compared(rows: pd.DataFrame) -> pd.DataFrame | None:
     """Select the configurations to compare, all of one source, the fastest first; None if there are too few."""
-    timed = rows[rows.seconds.notna()].sort_values("seconds")
+    timed = rows[rows.epoch_seconds_median.notna()].sort_values("epoch_seconds_median")
     for source in ("measured", "emulated", "predicted"):
         rows_of_source = timed[timed.source == source].reset_index(drop=True)
         several_strategies = rows_of_source["strategy.name"].nunique() > 1
@@ -426,7 +430,7 @@ def find_slowdown(panel: Panel, compared: pd.DataFrame) -> Slowdown | None:
     on_one_rank, parallel = compared[compared.ranks == 1], compared[compared.ranks > 1]
     if on_one_rank.empty or parallel.empty:
         return None
-    factor = float(parallel.seconds.min()) / float(on_one_rank.seconds.min())
+    factor = float(parallel.epoch_seconds_median.min()) / float(on_one_rank.epoch_seconds_median.min())
     if factor <= 1:
         return None
     shares = parallel.communicating_share.dropna()

@@ -63,6 +63,12 @@ class Record:
     """The content of the files of the folder, by name, if they are in memory and not on disk."""
 
     @property
+    def epoch_seconds(self) -> float | None:
+        """The median time of an epoch without the warm-up; None if no epoch was timed."""
+        seconds: float | None = self.record["summary"].get("epoch_seconds_median")
+        return seconds
+
+    @property
     def ended(self) -> float:
         """When the run ended; if the record does not contain it, when the record was written."""
         finished = self.record["provenance"].get("finished")

@@ -153,12 +153,12 @@ def summarize_configurations(runs: pd.DataFrame, agree: Sequence[str] = CONFIGUR
         "processes": seconds.size(),
         "ok": of.value_counts().reindex(configuration.index, fill_value=0),
         "statuses": failed.reindex(configuration.index, fill_value=""),
-        "seconds": seconds.median(),
+        "epoch_seconds_median": seconds.median(),
         "low": done.epoch_seconds_median.groupby(of).min(),
         "high": done.epoch_seconds_median.groupby(of).max(),
         "interval_low": pd.Series({key: found.low for key, found in intervals.items()}, dtype=float),
         "interval_high": pd.Series({key: found.high for key, found in intervals.items()}, dtype=float),
-        "seconds_paper": done.epoch_seconds_paper.groupby(of).mean(),
+        "epoch_seconds_paper": done.epoch_seconds_paper.groupby(of).mean(),
         **done[SUMMARIZED].groupby(of).median(),
     }
     return configuration.assign(**{name: pd.Series(values) for name, values in summary.items()})

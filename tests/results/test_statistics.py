@@ -128,8 +128,8 @@ def test_launches_are_summed_up_by_the_middle(synthetic: SimpleNamespace, tmp_pa
     runs = collect(tmp_path / "runs", tmp_path).runs
     (row,) = statistics.summarize_configurations(runs).to_dict("records")
     assert (row["launches"], row["ok"], row["statuses"]) == (5, 4, "timeout")
-    assert (row["seconds"], row["low"], row["high"]) == (3.0, 1.0, 5.0)
-    assert row["seconds_paper"] == 6.0
+    assert (row["epoch_seconds_median"], row["low"], row["high"]) == (3.0, 1.0, 5.0)
+    assert row["epoch_seconds_paper"] == 6.0
     assert math.isnan(row["interval_low"])
     parts = {run: epoch_parts.split_launch(frames[run], ledgers[run]) for run in frames}
     parts = epoch_parts.split_launches(runs[runs.status == "ok"], parts)

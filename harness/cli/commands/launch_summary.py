@@ -1,6 +1,7 @@
 """The summary of several launches: a row for each configuration, with the median over its launches and its interval."""
 
 from collections.abc import Iterator, Sequence
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from harness.base.formatting import format_interval
@@ -38,11 +39,12 @@ def lay_out_launches(records: "Sequence[Record]") -> Iterator[Block]:
 
 
 def _make_row(row: Any, name: str) -> dict[str, Any]:
-    has_time, has_interval = row.seconds == row.seconds, row.interval_low == row.interval_low  # not NaN
+    seconds = row.epoch_seconds_median
+    has_time, has_interval = not isnan(seconds), not isnan(row.interval_low)
     return {
         "run": name,
         "launches": row.processes if has_time else 0,
-        "seconds": row.seconds if has_time else None,
+        "seconds": seconds if has_time else None,
         "interval": format_interval(row.interval_low, row.interval_high) if has_interval else "",
         "range": format_interval(row.low, row.high) if has_time else "",
         "statuses": row.statuses,

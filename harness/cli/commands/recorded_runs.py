@@ -134,7 +134,7 @@ class ListedRun:
             "label": record.record["label"],
             "status": record.record["status"],
             "source": record.record["source"],
-            "epoch_seconds_median": summary.get("epoch_seconds_median"),
+            "epoch_seconds_median": record.epoch_seconds,
             "elements_received": summary.get("elements_received"),
             "elements_payload": summary.get("elements_payload"),
             "ended": record.ended,

@@ -89,7 +89,7 @@ class ExternalAnswer(Answer):
 
     def lay_out(self, view: View) -> Iterator[Block]:
         record, external = self.record.record, self.record.record["external"]
-        seconds = record["summary"].get("epoch_seconds_median")
+        seconds = self.record.epoch_seconds
         result = (
             f"{format_seconds(seconds)} an epoch ({name_epoch_time(self.record)} by {external['program']})"
             if seconds

@@ -60,7 +60,7 @@ def describe_result(record: Record) -> str:
     """Return the line that a person would quote: the run, its epoch time, and its accuracy or its failure."""
     summary, status = record.record["summary"], record.record["status"]
     parts = [] if status == "ok" else [status]
-    if (seconds := summary.get("epoch_seconds_median")) is not None:
+    if (seconds := record.epoch_seconds) is not None:
         sources = {
             "predicted": ", predicted",
             "emulated": ", emulated",
@@ -92,7 +92,7 @@ def list_results(record: Record) -> Iterator[tuple[str, str]]:
             "Target",
             f"accuracy reached after {done} of {epochs} epochs, in {format_seconds(summary['seconds_to_target'])}",
         )
-    if summary.get("epoch_seconds_median") is not None:
+    if record.epoch_seconds is not None:
         loss = summary.get("final_loss")
         yield "Loss", "not finite" if loss is None else f"{loss:.4g}"
     accuracies = [

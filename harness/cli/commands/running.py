@@ -119,7 +119,7 @@ class FinishedRun:
             "ranks": record.spec.get("ranks"),
             "grid": format_grid_of(record),
             "status": record.record["status"],
-            "epoch_seconds": summary.get("epoch_seconds_median"),
+            "epoch_seconds": record.epoch_seconds,
             "elements_received": summary.get("elements_received"),
             "loss": summary.get("final_loss"),
             "accuracy_test": summary.get("accuracy_test"),
@@ -163,7 +163,7 @@ class RunAnswer(Answer):
         Of several launches of one run, the median over the launches.
         """
         runs = self.runs[-1:] if self.request.spec else self.runs
-        seconds = [run.record.record["summary"].get("epoch_seconds_median") for run in runs]
+        seconds = [run.record.epoch_seconds for run in runs]
         known = [each for each in seconds if each is not None]
         return median(known) if known else None
 

@@ -82,7 +82,7 @@ class Dots:
                 ax=axes,
             )
         for row in self._summarize_rows(done).itertuples():
-            self._draw_row(axes, row, rows.places[row.label], facet)
+            self._draw_row(axes, row, rows.places[str(row.label)], facet)
         if self.reference:
             draw_ticks(axes, frame, rows, self.reference)
         draw_in_rows(axes, facet, rows.places, scale.column)
