@@ -31,8 +31,8 @@ from harness.graph.store.location import locate_store
 from harness.graph.store.manifest import Cut, read_manifest
 from harness.ledger import Key
 from harness.prediction.epoch import REPLAYED_STEPS, Prediction, predict
-from harness.prediction.predicted_record import load_prediction, record_prediction
 from harness.prediction.replay import ReplayedRank, replay
+from harness.prediction.saved_predictions import read_predictions
 from harness.prediction.scaled_sizes import predict_from_scaled_sizes
 from harness.prediction.twins import predict_from_twins
 from harness.registry import load_strategy
@@ -124,19 +124,19 @@ class Evidence:
         tables: Path | None = None,
         *,
         predictions: Path | None = None,
+        quick: bool = False,
         twins: bool = False,
         log: Log = print,
     ) -> None:
         """`tables` is a folder of collected tables; `twins` allows twins to be built, which takes minutes.
 
-        `predictions` is a folder of recorded predictions, which are not made again. New ones are recorded in a folder
-        of it that has the commit of the code in its name, so that a change of the code is followed by new predictions.
+        `predictions` is a folder of saved predictions, which are not made again; with `quick`, no others are made.
         """
-        self.root, self.predictions, self.twins, self.log = root, predictions, twins, log
+        self.root, self.quick, self.twins, self.log = root, quick, twins, log
+        self.saved = read_predictions(predictions, root, str(collect_provenance(root)["commit"])[:10])
         self._measured = _read_measured(tables) if tables and (tables / "runs.parquet").is_file() else {}
         self.consulted: set[Consulted] = set()
         """What the last formula has computed from, besides cards, experiments and printed numbers."""
-        self._predict_once = lru_cache(None)(self._predict)
         self._expand_once = lru_cache(None)(self._expand)
 
     # Cards and files.
@@ -218,7 +218,8 @@ class Evidence:
     def _expand(self, experiment: str, machine: str | None, any_grid: bool) -> list[Spec]:
         path = self.root / EXPERIMENTS / f"{experiment}.yaml"
         published = select_scale(self.root, load_experiment(path), "published")
-        return expand(self.root, published, only=machine, any_grid=any_grid)
+        grids = self.saved.best_grids.setdefault(experiment, {})
+        return expand(self.root, published, only=machine, any_grid=any_grid, best_grids=grids)
 
     # Replays.
 
@@ -290,7 +291,7 @@ class Evidence:
             self.consulted.add("record")
             return EpochTime(float(self._measured[spec.run_id]["epoch_seconds_median"]))
         self.consulted.add("prediction")
-        return self._predict_once(spec.model_copy(update={"launch": 0}).model_dump_json(), twins, card)
+        return self._predict(spec, card, twins)
 
     def _time_fastest(self, runs: Selection, time_run: Callable[[Spec, str], EpochTime]) -> EpochTimes:
         fastest = EpochTimes()
@@ -310,47 +311,34 @@ class Evidence:
             self.consulted.add("record")
             return EpochTime(float(self._measured[spec.run_id]["evaluation_seconds"]))
         self.consulted.add("prediction")
-        card = self.load_machine(card_name or spec.machine.name)
-        try:
-            prediction = predict(Ready(self._admit_run(spec)), card, evaluation=True)
-        except UserError as refusal:
-            raise UntestableClaim(str(refusal)) from refusal
-        return EpochTime(prediction.seconds.value, card, prediction, spec.strategy.name)
+        return self._predict(spec, card_name, evaluation=True)
 
     def _admit_run(self, spec: Spec) -> Strategy:
         return admit(load_strategy(spec.strategy.name), spec, self.load_facts(spec.dataset.name))
 
-    def _predict(self, document: str, twins: str, machine: str) -> EpochTime:
-        spec = Spec.model_validate_json(document)
-        card, strategy = self.load_machine(machine or spec.machine.name), self._admit_run(spec)
-        if twins and not self.twins:
-            raise UntestableClaim(BUILD_TWINS)
-        prediction = self._load_prediction(strategy, twins, card)
-        if prediction is None:
-            prediction = self._predict_anew(strategy, twins, card)
-            if self.predictions:
-                record_prediction(self.root, self._locate_kept(twins), spec, strategy.facts, card, prediction)
+    def _predict(self, spec: Spec, card_name: str, twins: str = "", *, evaluation: bool = False) -> EpochTime:
+        """Return the predicted time of an epoch or of an evaluation: the saved one, or a new one, which is saved."""
+        card = self.load_machine(card_name or spec.machine.name)
+        saved = self.saved.find(spec, card.name, twins, evaluation=evaluation)
+        if saved is None or saved.predicted is None:
+            if twins and not self.twins:
+                raise UntestableClaim(BUILD_TWINS)
+            if self.quick:
+                raise UntestableClaim("predictions were left out (--quick)")
+            prediction = self._predict_anew(self._admit_run(spec), card, twins, evaluation=evaluation)
+            self.saved.add(spec, card.name, prediction, twins, evaluation=evaluation)
+        else:
+            prediction = saved.predicted
         return EpochTime(prediction.seconds.value, card, prediction, spec.strategy.name)
 
-    def _load_prediction(self, strategy: Strategy, twins: str, card: MachineCard) -> Prediction | None:
-        """Load the prediction that an earlier call kept, or that `harness predict` recorded."""
-        if self.predictions is None:
-            return None
-        is_sized = not twins and not has_many_bins(strategy)
-        folders = [self._locate_kept(twins), *([self.predictions] if is_sized else [])]
-        found = (load_prediction(folder, strategy.spec, strategy.facts, card) for folder in folders)
-        return next(filter(None, found), None)
-
-    def _locate_kept(self, twins: str) -> Path:
-        """Return the folder of the predictions that this version of the code has made."""
-        assert self.predictions is not None
-        return self.predictions / f"claims at {self._commit}" / (twins.replace("/", "-") or "sizes")
-
-    @cached_property
-    def _commit(self) -> str:
-        return str(collect_provenance(self.root)["commit"])[:10]
-
-    def _predict_anew(self, strategy: Strategy, twins: str, card: MachineCard) -> Prediction:
+    def _predict_anew(
+        self, strategy: Strategy, card: MachineCard, twins: str, *, evaluation: bool
+    ) -> Prediction:
+        if evaluation:
+            try:
+                return predict(Ready(strategy), card, evaluation=True)
+            except UserError as refusal:
+                raise UntestableClaim(str(refusal)) from refusal
         if twins:
             ready = admit_on_twins(self.root, strategy, twins.split(","), self.log)
             return predict_from_twins(strategy, card, ready)

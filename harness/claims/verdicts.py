@@ -197,19 +197,18 @@ def judge_all(
     evidence: Evidence,
     claim_filter: ClaimFilter | None = None,
     *,
-    quick: bool = False,
     on_step: OnStep = ignore_step,
 ) -> dict[str, list[Verdict]]:
-    """Judge the claims that pass a filter, and return the verdicts by paper. `quick` skips predictions."""
+    """Judge the claims that pass a filter, and return the verdicts by paper."""
     papers = (claim_filter or ClaimFilter()).read(root)
     verdicts: dict[str, list[Verdict]] = {name: [] for name in papers}
     pairs = [(name, claim) for name, claims in papers.items() for claim in claims]
     for name, claim in report_steps(pairs, lambda pair: f"judging {pair[1].id}", on_step):
-        verdicts[name].append(judge(claim, evidence, quick=quick))
+        verdicts[name].append(judge(claim, evidence))
     return verdicts
 
 
-def judge(claim: Claim, evidence: Evidence, *, quick: bool = False) -> Verdict:
+def judge(claim: Claim, evidence: Evidence) -> Verdict:
     """Compute our value of what a claim prints, and compare the two."""
     formula, source = claim.formula, SOURCES_BY_BASIS.get(claim.basis, "none")
     untested = Verdict(claim, Result.UNTESTED, reason=claim.note, source=source)
@@ -217,8 +216,6 @@ def judge(claim: Claim, evidence: Evidence, *, quick: bool = False) -> Verdict:
         return untested
     if not claim.is_comparable:
         return untested._replace(result=Result.NOT_COMPARABLE)
-    if quick and claim.basis == "prediction":
-        return untested._replace(reason="predictions were left out (--quick)")
     evidence.consulted.clear()
     try:
         ours = formula(evidence)

@@ -31,18 +31,20 @@ def expand(
     *,
     only: str | None = None,
     any_grid: bool = False,
+    best_grids: dict[str, dict[AxisName, int]] | None = None,
 ) -> list[Spec]:
     """Return the specs of an experiment without duplicates, in the order of the file.
 
     `machine` is the default machine, and `only` selects the specs of one machine. Runs that differ only in their launch
     share one search for the best grid. With `any_grid`, a strategy's default grid replaces the best one, which saves
-    the predictions.
+    the predictions. `best_grids` has grids that are known to be the best, by the digest of the request; those that are
+    searched for are added.
     """
     machine = experiment.machine or machine
     if experiment.reproduces:
         check_figure_ids(root, experiment.reproduces, experiment.name)
     specs: dict[str, Spec] = {}
-    best_grids: dict[str, dict[AxisName, int]] = {}
+    known_grids = {} if best_grids is None else best_grids
     other_machines: list[str] = []
     for number, entry in enumerate(experiment.runs):
         where = f"{experiment.name}, runs[{number}]"
@@ -56,8 +58,9 @@ def expand(
                     del filled["grid"]
                 elif filled.get("grid") == BEST:
                     key = digest({**filled, "launch": 0})
-                    best_grids[key] = best_grids.get(key) or make_spec(root, filled, where).grid
-                    filled["grid"] = best_grids[key]
+                    if key not in known_grids:
+                        known_grids[key] = dict(make_spec(root, filled, where).grid)
+                    filled["grid"] = known_grids[key]
                 spec = make_spec(root, filled, where)
                 specs.setdefault(spec.run_id, spec)
     if only and not specs:

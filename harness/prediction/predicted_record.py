@@ -1,31 +1,29 @@
 """Records predictions and emulations like runs, so that tables and figures show them next to measurements."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from harness.base.errors import UserError
 from harness.base.formatting import GB
-from harness.base.validation import clip_line
 from harness.ledger import Amounts
-from harness.prediction.epoch import PredictedSeconds, Prediction
-from harness.results.record import read_record, write_record
-from harness.runtime.provenance import collect_provenance
-from harness.runtime.rank_tables import entry_to_row, key_from_row
+from harness.prediction.epoch import Prediction
+from harness.results.record import write_record
+from harness.runtime.rank_tables import entry_to_row
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import Spec, digest
 from harness.strategy import Facts
 
 
 def record_prediction(
-    root: Path,
     runs: Path,
     spec: Spec,
     facts: Facts,
     card: MachineCard,
     predicted: Prediction,
+    provenance: Mapping[str, Any],
     emulates: str = "",
 ) -> Path:
     """Write the run folder of a prediction, or of an emulation of the run `emulates`, and return it.
@@ -55,7 +53,7 @@ def record_prediction(
         "status": "ok" if fits else "oom",
         "source": source,
         "summary": summary,
-        "provenance": collect_provenance(root),
+        "provenance": provenance,
         "error": error,
         "predicted": {
             "rank": predicted.rank,
@@ -68,13 +66,13 @@ def record_prediction(
             "noise": predicted.noise,
             "sizes": "counted" if facts.exact else "expected",
             "run": emulates,
-            "constants": _dump_constants(card),
+            "constants": dump_constants(card),
         },
     }
     return write_record(runs, spec.model_dump(mode="json"), record, _build_tables(predicted))
 
 
-def record_refusal(root: Path, runs: Path, spec: Spec, reason: str) -> Path:
+def record_refusal(runs: Path, spec: Spec, reason: str, provenance: Mapping[str, Any]) -> Path:
     """Write the run folder of a run that cannot be predicted. Figures and tables show the reason."""
     document = spec.model_dump(mode="json")
     run_id = digest({"spec": document, "refused": True})
@@ -84,44 +82,19 @@ def record_refusal(root: Path, runs: Path, spec: Spec, reason: str) -> Path:
         "status": "refused",
         "source": "predicted",
         "summary": {},
-        "provenance": collect_provenance(root),
+        "provenance": provenance,
         "error": {"rank": -1, "type": "UserError", "message": reason, "trace": ""},
     }
     return write_record(runs, document, record, {})
 
 
-def load_prediction(runs: Path, spec: Spec, facts: Facts, card: MachineCard) -> Prediction | None:
-    """Load the prediction of a spec from `runs`; None if none was recorded with the current constants of the card."""
-    folder = runs / _compute_run_id(spec, facts, card)
-    if not folder.is_dir():
-        return None
-    record = read_record(folder)
-    entries = record.rows("ledger").to_pylist()
-    try:
-        stored = record.record["predicted"]
-        return Prediction(
-            stored["rank"],
-            PredictedSeconds(**stored["seconds"]),
-            {key_from_row(row): row["seconds"] for row in entries},
-            stored["waiting"],
-            stored["elements_received"],
-            stored["peak_bytes"],
-            stored["shares"],
-            stored["noise"],
-        )
-    except (LookupError, TypeError, ValueError) as error:
-        reason = clip_line(f"{type(error).__name__}: {error}", 200)
-        raise UserError(
-            f"{folder} holds no whole prediction ({reason}). Move {folder} away, and it is predicted again."
-        ) from None
-
-
 def _compute_run_id(spec: Spec, facts: Facts, card: MachineCard, emulates: str = "") -> str:
-    parts = {"spec": spec.model_dump(mode="json"), "constants": _dump_constants(card), "exact": facts.exact}
+    parts = {"spec": spec.model_dump(mode="json"), "constants": dump_constants(card), "exact": facts.exact}
     return digest(parts | ({"run": emulates} if emulates else {}))
 
 
-def _dump_constants(card: MachineCard) -> dict[str, Any]:
+def dump_constants(card: MachineCard) -> dict[str, Any]:
+    """Return the constants of a card that predictions depend on, as JSON data."""
     return {name: section.model_dump() for name in ("rates", "links") if (section := getattr(card, name))}
 
 

@@ -2,18 +2,20 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from harness.cli import main
+from harness.experiment.expand import expand
+from harness.experiment.experiment_file import load_experiment
 from harness.experiment.known_graph import facts_of_card
+from harness.experiment.scales import select_scale
 from harness.graph.cards.catalog import load_card
 from harness.prediction import epoch as prediction
 from harness.prediction.advice import Advice, PartialSearch
 from harness.prediction.epoch import predict, replay_ranks
-from harness.prediction.predicted_record import load_prediction
+from harness.prediction.saved_predictions import SavedPredictions
 from harness.registry import load_strategy
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
@@ -189,24 +191,25 @@ def test_an_experiment_of_refused_runs_leaves_their_reasons(
     assert (failure["status"], failure["message"]) == ("refused", record["error"]["message"])
 
 
-def test_a_recorded_prediction_is_the_prediction(
-    experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_saved_predictions_are_recorded_with_their_commit(
+    experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Read back, it has all that a claim asks of it; with other constants it is another."""
-    out = tmp_path / "records"
-    answer(capsys, "predict", "--experiment", str(experiment), "--out", str(out))
-    root = find_root(None)
-    (folder,) = [path for path in out.iterdir() if read_record(path).record["status"] == "ok"]
-    spec = Spec.model_validate(read_record(folder).spec)
-    facts = facts_of_card(load_card(root, "ogbn-products"))
-    card = load_machine_card(root, "perlmutter")
-    predicted = predict(Ready(admit(load_strategy("plexus"), spec, facts)), card)
-    recorded = load_prediction(out, spec, facts, card)
-    assert recorded == replace(predicted, entries=dict(predicted.entries))
-    assert card.links
-    slower = card.links.model_copy(update={"node_gbs": card.links.intra_gbs})
-    other = card.model_copy(update={"links": slower})
-    assert load_prediction(out, spec, facts, other) is None
+    """A workflow draws what was predicted once: neither the run nor the refused one is replayed again."""
+    saved, root, out = SavedPredictions("c0ffee"), find_root(None), tmp_path / "records"
+    published = select_scale(root, load_experiment(experiment), "published")
+    run, refused = (spec for spec in expand(root, published) if spec.launch == 0)
+    strategy = admit(load_strategy("plexus"), run, facts_of_card(load_card(root, "ogbn-products")))
+    predicted = predict(Ready(strategy), load_machine_card(root, "perlmutter"))
+    saved.add(run, "perlmutter", predicted)
+    saved.add(refused, refused.machine.name, "for a reason")
+    saved.write(tmp_path / "saved", experiment.stem, [run, refused], root)
+    monkeypatch.delattr(prediction, "replay_ranks")
+    folders = ["--predictions", str(tmp_path / "saved"), "--out", str(out)]
+    answer(capsys, "predict", "--experiment", str(experiment), *folders)
+    records = {record["status"]: record for record in (read_record(each).record for each in out.iterdir())}
+    assert records["ok"]["predicted"]["seconds"] == vars(predicted.seconds)
+    assert records["ok"]["provenance"]["commit"] == "c0ffee"
+    assert records["refused"]["error"]["message"] == "for a reason"
 
 
 def test_advice_names_strategies_that_were_predicted_in_part(

@@ -34,11 +34,13 @@ class ClaimsRequest(TablesRequest):
     twins: bool = False
     """Build twins of graphs for predictions that depend on the edges, which takes minutes."""
     quick: bool = False
-    """Skip predictions, which take most of the time."""
+    """Make no predictions, which take most of the time; only those in --predictions count."""
     score: bool = False
     """Print only the scoreboard."""
     predictions: Folder = None
-    """Use the predictions that are recorded in this folder, as by `harness predict --out DIR`, and record new ones."""
+    """Use the predictions saved in this folder; workflows/predictions has those of the papers' runs."""
+    save: Folder = None
+    """Then predict all runs behind the figures of the papers, and save all predictions in this folder."""
     records: Folder = None
     """Instead of judging, record each run for which a claim has a value, for `harness collect --extra DIR`."""
     out: File = None
@@ -152,18 +154,29 @@ def claims(request: ClaimsRequest, reporter: Reporter) -> ClaimsAnswer:
     printed are not comparable. All claims together take minutes.
     """
     from harness.claims import ClaimFilter, Evidence, judge_all
+    from harness.claims.figure_runs import save_figure_predictions
     from harness.claims.printed_marks import format_marks
     from harness.claims.printed_runs import record_printed
     from harness.results.parquet import write_claims
 
     root, tables = request.home, request.folder
-    evidence = Evidence(root, tables, predictions=request.predictions, twins=request.twins, log=reporter.log)
+    evidence = Evidence(
+        root,
+        tables,
+        predictions=request.predictions,
+        quick=request.quick,
+        twins=request.twins,
+        log=reporter.log,
+    )
     chosen = ClaimFilter(request.paper, request.figure, request.held_out)
     if request.records:
         wanted = [claim for of_paper in chosen.read(root).values() for claim in of_paper]
         return ClaimsAnswer(request, recorded=record_printed(request.records, wanted, evidence))
-    verdicts = judge_all(root, evidence, chosen, quick=request.quick, on_step=reporter.step)
+    verdicts = judge_all(root, evidence, chosen, on_step=reporter.step)
     answer = ClaimsAnswer(request, verdicts)
+    if request.save:
+        every = [verdict.claim for some in verdicts.values() for verdict in some]
+        save_figure_predictions(evidence, every, request.save, reporter.step)
     if request.out:
         every = [verdict.claim for some in verdicts.values() for verdict in some]
         shown = [{"read": claim.read, "marks": format_marks(claim, evidence)} for claim in every]

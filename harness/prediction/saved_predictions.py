@@ -1,0 +1,178 @@
+"""Predictions of the papers' runs, saved in files, so that figures and verdicts need not make them again.
+
+A file belongs to an experiment. Its first line has the commit that made the predictions, the constants of the machine
+cards, and the best grids; every other line has the prediction of a run, or the reason why there is none. The
+predictions for a card count only as long as its constants do not change.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.base.errors import UserError
+from harness.base.validation import clip_line
+from harness.ledger import AxisName, Key
+from harness.prediction.epoch import PredictedSeconds, Prediction
+from harness.prediction.predicted_record import dump_constants
+from harness.runtime.rank_tables import key_from_row
+from harness.spec.machine_card import MachineCard, list_machines, load_machine_card
+from harness.spec.spec import Spec, digest
+
+Grids = dict[str, dict[AxisName, int]]
+"""The best grid of each request, by its digest."""
+
+
+class PredictedRun(NamedTuple):
+    """What is predicted: an epoch or one evaluation of a run, by a machine card, maybe from twins of its graph."""
+
+    run: str
+    """The digest of the spec of the run's first launch."""
+    card: str
+    twins: str = ""
+    evaluation: bool = False
+
+
+class SavedPrediction(NamedTuple):
+    """A prediction, or the reason why there is none."""
+
+    commit: str
+    label: str
+    """The label of the run."""
+    predicted: Prediction | None
+    refusal: str = ""
+
+
+class SavedPredictions:
+    """The predictions of experiments, by run, and the best grids of their requests."""
+
+    def __init__(self, commit: str = "") -> None:
+        """`commit` makes the predictions that are added."""
+        self._commit = commit
+        self.best_grids: dict[str, Grids] = {}
+        """The best grids of the requests of each experiment."""
+        self._by_run: dict[PredictedRun, SavedPrediction] = {}
+
+    def find(
+        self, spec: Spec, card: str, twins: str = "", *, evaluation: bool = False
+    ) -> SavedPrediction | None:
+        """Return what is saved about a run, for any launch of it."""
+        return self._by_run.get(PredictedRun(digest_run(spec), card, twins, evaluation))
+
+    def find_best(self, spec: Spec) -> SavedPrediction | None:
+        """Return what is saved about an epoch of a run on its own machine, if possible from twins of its graph."""
+        run = digest_run(spec)
+        found = [
+            (key.twins, saved)
+            for key, saved in self._by_run.items()
+            if (key.run, key.card, key.evaluation) == (run, spec.machine.name, False)
+        ]
+        return max(found, key=lambda each: (each[1].predicted is not None, each[0]))[1] if found else None
+
+    def add(
+        self,
+        spec: Spec,
+        card: str,
+        predicted: Prediction | str,
+        twins: str = "",
+        *,
+        evaluation: bool = False,
+    ) -> None:
+        """Add the prediction of a run, or the reason why there is none."""
+        saved = SavedPrediction(self._commit, spec.label, None)
+        self._by_run[PredictedRun(digest_run(spec), card, twins, evaluation)] = (
+            saved._replace(refusal=predicted)
+            if isinstance(predicted, str)
+            else saved._replace(predicted=predicted)
+        )
+
+    def write(self, folder: Path, experiment: str, specs: Iterable[Spec], root: Path) -> Path:
+        """Write what is known about the runs of an experiment to its file, and return the file."""
+        runs = {digest_run(spec) for spec in specs}
+        rows = {key: saved for key, saved in self._by_run.items() if key.run in runs}
+        cards = sorted({key.card for key in rows})
+        head = {
+            "commit": self._commit,
+            "cards": {name: _digest_constants(load_machine_card(root, name)) for name in cards},
+            "best_grids": self.best_grids.get(experiment, {}),
+        }
+        lines = [head, *(_to_line(key, saved) for key, saved in rows.items())]
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{experiment}.jsonl"
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        return path
+
+    def read(self, path: Path, root: Path) -> None:
+        """Add the predictions in a file, without those for cards whose constants have changed."""
+        try:
+            head, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+            known = set(list_machines(root))
+            current = {
+                name
+                for name, constants in head["cards"].items()
+                if name in known and _digest_constants(load_machine_card(root, name)) == constants
+            }
+            for line in lines:
+                if line["card"] in current:
+                    key, saved = _from_line(line, head["commit"])
+                    self._by_run[key] = saved
+            if current == set(head["cards"]):
+                self.best_grids[path.stem] = head["best_grids"]
+        except (LookupError, TypeError, ValueError) as error:
+            reason = clip_line(f"{type(error).__name__}: {error}", 200)
+            raise UserError(f"{path} is no file of predictions ({reason}).") from None
+
+
+def read_predictions(folder: Path | None, root: Path, commit: str = "") -> SavedPredictions:
+    """Read the predictions in the files of a folder."""
+    saved = SavedPredictions(commit)
+    for path in sorted(folder.glob("*.jsonl")) if folder else ():
+        saved.read(path, root)
+    return saved
+
+
+def digest_run(spec: Spec) -> str:
+    """Return the digest of the spec of a run's first launch. Launches of a run have the same prediction."""
+    return digest(spec.model_copy(update={"launch": 0}).model_dump(mode="json"))
+
+
+def _digest_constants(card: MachineCard) -> str:
+    return digest(dump_constants(card))
+
+
+def _to_line(key: PredictedRun, saved: SavedPrediction) -> dict[str, Any]:
+    """Return a prediction as JSON data, without the parts that it does not have."""
+    line = {"label": saved.label, **{name: value for name, value in key._asdict().items() if value}}
+    if saved.predicted is None:
+        return {**line, "refusal": saved.refusal}
+    predicted = saved.predicted
+    return {
+        **line,
+        **{name: value for name, value in vars(predicted).items() if name not in ("seconds", "entries")},
+        "shares": dict(predicted.shares),
+        "seconds": asdict(predicted.seconds),
+        "entries": [[*entry, seconds] for entry, seconds in predicted.entries.items()],
+    }
+
+
+def _from_line(line: Mapping[str, Any], commit: str) -> tuple[PredictedRun, SavedPrediction]:
+    key = PredictedRun(line["run"], line["card"], line.get("twins", ""), line.get("evaluation", False))
+    if "refusal" in line:
+        return key, SavedPrediction(commit, line["label"], None, line["refusal"])
+    prediction = Prediction(
+        line["rank"],
+        PredictedSeconds(**line["seconds"]),
+        dict(_read_entries(line["entries"])),
+        line["waiting"],
+        line["elements_received"],
+        line["peak_bytes"],
+        line["shares"],
+        line["noise"],
+    )
+    return key, SavedPrediction(commit, line["label"], prediction)
+
+
+def _read_entries(rows: Iterable[list[Any]]) -> Iterator[tuple[Key, float]]:
+    for *parts, seconds in rows:
+        yield key_from_row(dict(zip(Key._fields, parts, strict=True))), seconds
