@@ -1,4 +1,4 @@
-"""Predicts all runs of the papers behind figures, and saves the predictions for workflows and later judgements."""
+"""The runs of the papers behind their figures: predicted and saved once, then recorded for every drawing."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -9,10 +9,13 @@ from harness.claims.arguments import EXPERIMENTS
 from harness.claims.claims import Claim
 from harness.claims.estimates import UntestableClaim
 from harness.claims.evidence import Evidence
+from harness.claims.printed_runs import record_printed
 from harness.claims.selection import Selection, select
 from harness.experiment.experiment_file import load_experiment
 from harness.experiment.paper_figures import list_paper_figures
 from harness.prediction.epoch import group_machine_variants
+from harness.prediction.predicted_record import record_prediction, record_refusal
+from harness.runtime.provenance import collect_provenance
 from harness.spec.spec import Spec
 
 TwinsOfRuns = Mapping[tuple[str, str], str]
@@ -32,12 +35,56 @@ def save_figure_predictions(
     twins = find_twins(evidence, claims)
     paths = []
     for name in report_steps(experiments, lambda name: f"predicting {name}", on_step):
-        if load_experiment(evidence.root / EXPERIMENTS / f"{name}.yaml").published:
-            specs = evidence.list_runs(select(name))
-            for spec in group_machine_variants(spec for spec in specs if spec.launch == 0):
-                _predict_run(evidence, spec, twins.get((spec.strategy.name, spec.dataset.name), ""))
+        specs = list_first_launches(evidence, name)
+        for spec in specs:
+            _predict_run(evidence, spec, twins.get((spec.strategy.name, spec.dataset.name), ""))
+        if specs:
             paths.append(evidence.saved.write(folder, name, specs, evidence.root))
     return paths
+
+
+def record_figure_runs(evidence: Evidence, claims: Iterable[Claim], folder: Path) -> list[Path]:
+    """Record what claims print about single runs, and what is saved about the runs of the same figures.
+
+    Each experiment has a folder of its own, with a run folder for each value or prediction.
+    """
+    by_figure: dict[str, list[Claim]] = {}
+    for claim in claims:
+        by_figure.setdefault(claim.figure, []).append(claim)
+    by_experiment: dict[str, list[Claim]] = {}
+    for figure in list_paper_figures(evidence.root):
+        for name in figure.experiments if figure.id in by_figure else ():
+            by_experiment.setdefault(name, []).extend(by_figure[figure.id])
+    return [
+        path
+        for name, printed in by_experiment.items()
+        for path in [
+            *record_printed(folder / name, printed, evidence),
+            *_record_saved(folder / name, name, evidence),
+        ]
+    ]
+
+
+def _record_saved(runs: Path, experiment: str, evidence: Evidence) -> list[Path]:
+    paths, here = [], collect_provenance(evidence.root)
+    for spec in list_first_launches(evidence, experiment):
+        if (saved := evidence.saved.find_best(spec)) is None:
+            continue
+        origin = {**here, "commit": saved.commit, "dirty": False}
+        if saved.predicted is None:
+            paths.append(record_refusal(runs, spec, saved.refusal, origin))
+        else:
+            facts, card = evidence.load_facts(spec.dataset.name), evidence.load_machine(spec.machine.name)
+            paths.append(record_prediction(runs, spec, facts, card, saved.predicted, origin))
+    return paths
+
+
+def list_first_launches(evidence: Evidence, experiment: str) -> list[Spec]:
+    """List the first launches of an experiment's published runs; none if it has no such runs."""
+    if not load_experiment(evidence.root / EXPERIMENTS / f"{experiment}.yaml").published:
+        return []
+    specs = evidence.list_runs(select(experiment))
+    return group_machine_variants(spec for spec in specs if spec.launch == 0)
 
 
 def find_twins(evidence: Evidence, claims: Iterable[Claim]) -> TwinsOfRuns:

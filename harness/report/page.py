@@ -86,6 +86,7 @@ def write_report(
     ]
     page = load_template("page.html").render(
         headline=summary.format_headline(runs),
+        lead=summary.describe_sources(runs),
         facts=[*(comparison.facts if comparison else []), *summary.summarize_runs(runs)],
         comparison=comparison,
         notes=summary.list_warnings(runs),
@@ -121,8 +122,8 @@ def write_report(
 
 
 def find_experiment(runs: pd.DataFrame, plans: Path | None) -> str:
-    """Return the experiment file whose plan has exactly these runs, except published values; empty if there is none."""
-    own = set(runs.run_id[runs.source != "published"])
+    """Return the experiment file whose plan has exactly the runs that were made or planned; empty if there is none."""
+    own = set(runs.run_id[runs.source.isin(["measured", ""])])
     for path in sorted(plans.glob("*.json")) if plans else []:
         with suppress(UserError):  # an unreadable plan does not belong to a finished experiment
             if set(read_plan(path).runs_by_id) == own:

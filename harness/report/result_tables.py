@@ -28,6 +28,7 @@ from harness.report.figures.panels import (
     format_json,
     is_unknown,
 )
+from harness.report.summary import TINY_NONZEROS
 from harness.results import statistics
 from harness.results.launch_intervals import correct_level, count_needed_launches, count_pairs
 from harness.results.schema import SOURCES, find_quantity
@@ -271,9 +272,6 @@ def _format_payload_ratio(row: Any) -> str:
 
 
 # The summary of a panel: which configuration is fastest, by how much, and how certain that is.
-
-TINY_NONZEROS = 1e6
-"""Nonzeros of a graph below which the messages of an epoch take longer than the work that ranks share."""
 
 
 class Slowdown(NamedTuple):

@@ -20,6 +20,8 @@ SOURCE_NOUNS = {
     "predicted": ("predicted value", "predicted values"),
     "published": ("published value", "published values"),
 }
+TINY_NONZEROS = 1e6
+"""Nonzeros of a graph below which the messages of an epoch take longer than the work that ranks share."""
 STATUS_SIGNS = {status: "✓" if status == OK else "×" for status in STATUSES} | {MISSING: "–"}
 
 
@@ -45,6 +47,30 @@ def format_headline(runs: Runs) -> str:
     """Return the title of the page: the numbers of strategies and graphs."""
     strategies, graphs = runs["strategy.name"].nunique(), runs["dataset.name"].nunique()
     return f"{format_count(strategies, 'strategy', 'strategies')} on {format_count(graphs, 'graph')}"
+
+
+def describe_sources(runs: Runs) -> str:
+    """Say which graphs have values of a paper, and which were trained on here; empty without a value of a paper."""
+    of_paper = runs[runs.source.isin(["predicted", "published"])]
+    if not (of_paper.source == "published").any():
+        return ""
+    here = _select_planned(runs)
+    is_tiny = here["graph.nonzeros"].max() < TINY_NONZEROS
+    parts = [
+        f"The paper's own runs, on {_join_names(of_paper['dataset.name'])}, are predicted for "
+        f"{_join_names(of_paper['machine.name'])}, beside the values that the paper prints."
+    ]
+    if len(here):
+        shows = (
+            "test the workflow, and say nothing about speed" if is_tiny else "show what this machine can run"
+        )
+        parts.append(f"The runs made here, on {_join_names(here['dataset.name'])}, {shows}.")
+    return " ".join(parts)
+
+
+def _join_names(names: "pd.Series[str]") -> str:
+    *others, last = map(str, names.drop_duplicates())
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def summarize_runs(runs: Runs) -> list[str]:

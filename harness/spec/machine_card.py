@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -379,8 +379,37 @@ def load_machine_card(root: Path, name: str) -> MachineCard:
     """Return the machine card config/machines/NAME.yaml of a project."""
     if name not in list_machines(root):
         raise unknown_name_error("machine", name, list_machines(root), f"Cards live in {MACHINES}/.")
+    return validate(
+        MachineCard, {"name": name, **read_machine_document(root, name)}, str(MACHINES / f"{name}.yaml")
+    )
+
+
+OWN_KEYS = ("description", "measured_on", "checked")
+"""The keys that say something of one machine only. A card does not take them from the card it is like."""
+
+
+def read_machine_document(root: Path, name: str, *above: str) -> dict[str, Any]:
+    """Read the keys of an existing card, completed from the card that its key `like` names; sections key by key.
+
+    `above` are the cards that are like this one.
+    """
     where = str(MACHINES / f"{name}.yaml")
-    return validate(MachineCard, {"name": name, **read_yaml(root / where, where)}, where)
+    document = read_yaml(root / where, where)
+    other = document.pop("like", None)
+    if other is None:
+        return document
+    known = [each for each in list_machines(root) if each not in (name, *above)]
+    if other not in known:
+        raise unknown_name_error(f"{where}: like", other, known, "It names another machine card.")
+    completed = {
+        key: value
+        for key, value in read_machine_document(root, other, name, *above).items()
+        if key not in OWN_KEYS
+    }
+    for key, value in document.items():
+        is_section = isinstance(value, dict) and isinstance(completed.get(key), dict)
+        completed[key] = {**completed[key], **value} if is_section else value
+    return completed
 
 
 def load_start_seconds(root: Path, name: str) -> float:

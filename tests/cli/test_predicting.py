@@ -7,15 +7,11 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
-from harness.experiment.expand import expand
-from harness.experiment.experiment_file import load_experiment
 from harness.experiment.known_graph import facts_of_card
-from harness.experiment.scales import select_scale
 from harness.graph.cards.catalog import load_card
 from harness.prediction import epoch as prediction
 from harness.prediction.advice import Advice, PartialSearch
 from harness.prediction.epoch import predict, replay_ranks
-from harness.prediction.saved_predictions import SavedPredictions
 from harness.registry import load_strategy
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
@@ -189,27 +185,6 @@ def test_an_experiment_of_refused_runs_leaves_their_reasons(
     assert main(["collect", "--runs", str(out), "--out", str(tmp_path / "tables")]) == 0
     (failure,) = read_collected(tmp_path / "tables", "failures").to_dict("records")
     assert (failure["status"], failure["message"]) == ("refused", record["error"]["message"])
-
-
-def test_saved_predictions_are_recorded_with_their_commit(
-    experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A workflow draws what was predicted once: neither the run nor the refused one is replayed again."""
-    saved, root, out = SavedPredictions("c0ffee"), find_root(None), tmp_path / "records"
-    published = select_scale(root, load_experiment(experiment), "published")
-    run, refused = (spec for spec in expand(root, published) if spec.launch == 0)
-    strategy = admit(load_strategy("plexus"), run, facts_of_card(load_card(root, "ogbn-products")))
-    predicted = predict(Ready(strategy), load_machine_card(root, "perlmutter"))
-    saved.add(run, "perlmutter", predicted)
-    saved.add(refused, refused.machine.name, "for a reason")
-    saved.write(tmp_path / "saved", experiment.stem, [run, refused], root)
-    monkeypatch.delattr(prediction, "replay_ranks")
-    folders = ["--predictions", str(tmp_path / "saved"), "--out", str(out)]
-    answer(capsys, "predict", "--experiment", str(experiment), *folders)
-    records = {record["status"]: record for record in (read_record(each).record for each in out.iterdir())}
-    assert records["ok"]["predicted"]["seconds"] == vars(predicted.seconds)
-    assert records["ok"]["provenance"]["commit"] == "c0ffee"
-    assert records["refused"]["error"]["message"] == "for a reason"
 
 
 def test_advice_names_strategies_that_were_predicted_in_part(

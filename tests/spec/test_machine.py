@@ -1,5 +1,6 @@
 """All machine cards load, and negative, infinite or NaN constants are refused."""
 
+from collections.abc import Callable
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -114,3 +115,57 @@ def test_no_number_of_a_card_is_negative_or_not_finite(path: tuple[Any, ...], va
     assert validate(MachineCard, CARD, "whole")
     with pytest.raises(UserError, match=".".join(map(str, path))):
         validate(MachineCard, changed(CARD, path, value), "whole")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Callable[..., Path]:
+    """A project with these machine cards."""
+
+    def write(**cards: str) -> Path:
+        folder = tmp_path / "config" / "machines"
+        folder.mkdir(parents=True)
+        for name, text in cards.items():
+            (folder / f"{name}.yaml").write_text(text)
+        return tmp_path
+
+    return write
+
+
+def write_constant(value: float) -> str:
+    return f"{{ value: {value}, within: 1, source: measured }}"
+
+
+LINKS = f"""description: a machine
+device: cuda
+engine: nccl
+checked: {{ runs: 10, inside: 9, median_error: 0.1, source: a page }}
+links:
+  devices_per_node: 4
+  intra_gbs: {write_constant(200)}
+  node_gbs: {write_constant(100)}
+  latency_us: {write_constant(10)}
+  intra_latency_us: {write_constant(1)}
+  all_to_all_share: {write_constant(1)}
+slurm: {{ ranks_per_node: 4, qos: regular }}
+"""
+
+
+def test_card_like_another_has_its_keys_and_constants(project: Callable[..., Path]) -> None:
+    slow = f"description: slower\nlike: fast\nlinks:\n  node_gbs: {write_constant(20)}\n"
+    slowest = "description: slowest\nlike: slow\nslurm: { ranks_per_node: 2, qos: null }\n"
+    root = project(fast=LINKS, slow=slow, slowest=slowest)
+    fast, slow_card, last = (load_machine_card(root, name) for name in ("fast", "slow", "slowest"))
+    assert fast.links and slow_card.links and last.slurm
+    assert slow_card.links == fast.links.model_copy(update={"node_gbs": slow_card.links.node_gbs})
+    assert slow_card.links.node_gbs.value == 20
+    assert slow_card.slurm == fast.slurm
+    assert (slow_card.engine, slow_card.checked, slow_card.description) == ("nccl", None, "slower")
+    assert last.links == slow_card.links
+    assert (last.slurm.ranks_per_node, last.slurm.qos) == (2, None)
+
+
+@pytest.mark.parametrize("other", ["one", "two", "absent", "[two]"])
+def test_card_like_itself_or_an_absent_one_is_refused(other: str, project: Callable[..., Path]) -> None:
+    root = project(one=f"description: one\nlike: {other}\n", two="description: two\nlike: one\n")
+    with pytest.raises(UserError, match="like"):
+        load_machine_card(root, "one")

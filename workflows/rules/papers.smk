@@ -4,45 +4,26 @@
 # folders of its experiments.
 
 
-# The values that the paper prints, as records to compare with ours. Tiny graphs have no printed values.
-rule printed_values:
+# The values that papers print, and the predictions of the papers' runs for the papers' machines, as records to draw next
+# to our runs. `harness claims --save` made the predictions.
+rule paper_records:
     input:
         "workflows/claims",
+        "workflows/predictions",
+        "config/machines",
     output:
-        directory(f"{TARGETS.folder}/{{experiment}}/printed"),
+        directory("results/papers/records"),
     log:
-        f"results/logs/papers/{CONFIG.scale}-{{experiment}}-printed.log",
+        "results/logs/papers/records.log",
     benchmark:
-        f"results/benchmarks/papers/{CONFIG.scale}-{{experiment}}-printed.tsv"
-    localrule: True
-    resources:
-        machine_percent=25,
-    params:
-        shown=lambda wildcards: TARGETS.reproduced[wildcards.experiment],
-    message:
-        "Reading the printed values of {wildcards.experiment}"
-    shell:
-        "harness claims --figure {params.shown:q} --records {output:q} > {log:q} 2>&1"
-
-
-# The runs of the paper, predicted for its machines, to show what this machine cannot run next to what it ran.
-rule predicted_runs:
-    input:
-        experiment=lambda wildcards: experiment_file(wildcards.experiment),
-        machines="config/machines",
-    output:
-        directory(f"{TARGETS.folder}/{{experiment}}/predicted"),
-    log:
-        f"results/logs/papers/{CONFIG.scale}-{{experiment}}-predicted.log",
-    benchmark:
-        f"results/benchmarks/papers/{CONFIG.scale}-{{experiment}}-predicted.tsv"
+        "results/benchmarks/papers/records.tsv"
     localrule: True
     resources:
         machine_percent=25,
     message:
-        "Predicting the paper's runs of {wildcards.experiment}"
+        "Recording the printed values and the predictions of the papers"
     shell:
-        "harness predict --experiment {input.experiment:q} --out {output:q} > {log:q} 2>&1"
+        "harness claims --predictions workflows/predictions --records {output:q} > {log:q} 2>&1"
 
 
 # Runs with more ranks than cores: kernels take their measured times, and collectives the times of the links on the
@@ -72,8 +53,7 @@ rule paper_report:
     input:
         plan=lambda wildcards: STUDIES.plan(experiment_file(wildcards.experiment)).plan,
         runs=lambda wildcards: STUDIES.plan(experiment_file(wildcards.experiment)).markers,
-        printed=[] if CONFIG.scale == "tiny" else rules.printed_values.output,
-        predicted=rules.predicted_runs.output if CONFIG.scale == "laptop" else [],
+        records=rules.paper_records.output,
         emulated=lambda wildcards: (
             rules.emulated_runs.output if TARGETS.has_emulated_runs(wildcards.experiment) else []
         ),
@@ -92,15 +72,13 @@ rule paper_report:
         folder=subpath(output.report, parent=True),
         shown=lambda wildcards: TARGETS.reproduced[wildcards.experiment],
         extra=lambda wildcards, input: quote_option(
-            "--extra", [*input.printed, *input.predicted, *input.emulated]
+            "--extra", [f"{input.records}/{wildcards.experiment}", *input.emulated]
         ),
-        predictions=lambda wildcards, input: quote_option("--predictions", input.predicted),
-        quick="--quick" if CONFIG.scale == "tiny" else "",
     message:
         "Collecting, judging and drawing {wildcards.experiment}"
     shell:
         "(harness collect --runs results/runs --out {params.folder:q} --plan {input.plan:q} {params.extra}"
-        " && harness claims --figure {params.shown:q} {params.quick} {params.predictions} --tables {params.folder:q} --out {params.folder:q}/claims.parquet"
+        " && harness claims --figure {params.shown:q} --quick --predictions workflows/predictions --tables {params.folder:q} --out {params.folder:q}/claims.parquet"
         " && harness report --tables {params.folder:q} --out {output.report:q} --figures {output.figures:q}) > {log:q} 2>&1"
 
 

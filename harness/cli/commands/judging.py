@@ -42,7 +42,8 @@ class ClaimsRequest(TablesRequest):
     save: Folder = None
     """Then predict all runs behind the figures of the papers, and save all predictions in this folder."""
     records: Folder = None
-    """Instead of judging, record each run for which a claim has a value, for `harness collect --extra DIR`."""
+    """Instead of judging, record what papers print about single runs, and the predictions of the runs of the same
+    figures, in a folder for each experiment, for `harness collect --extra DIR/EXPERIMENT`."""
     out: File = None
     """Also write the table of claims, for figures and the report."""
 
@@ -154,9 +155,8 @@ def claims(request: ClaimsRequest, reporter: Reporter) -> ClaimsAnswer:
     printed are not comparable. All claims together take minutes.
     """
     from harness.claims import ClaimFilter, Evidence, judge_all
-    from harness.claims.figure_runs import save_figure_predictions
+    from harness.claims.figure_runs import record_figure_runs, save_figure_predictions
     from harness.claims.printed_marks import format_marks
-    from harness.claims.printed_runs import record_printed
     from harness.results.parquet import write_claims
 
     root, tables = request.home, request.folder
@@ -171,7 +171,7 @@ def claims(request: ClaimsRequest, reporter: Reporter) -> ClaimsAnswer:
     chosen = ClaimFilter(request.paper, request.figure, request.held_out)
     if request.records:
         wanted = [claim for of_paper in chosen.read(root).values() for claim in of_paper]
-        return ClaimsAnswer(request, recorded=record_printed(request.records, wanted, evidence))
+        return ClaimsAnswer(request, recorded=record_figure_runs(evidence, wanted, request.records))
     verdicts = judge_all(root, evidence, chosen, on_step=reporter.step)
     answer = ClaimsAnswer(request, verdicts)
     if request.save:

@@ -38,7 +38,6 @@ from harness.spec.spec import format_grid
 
 if TYPE_CHECKING:
     from harness.prediction.epoch import Prediction
-    from harness.prediction.saved_predictions import SavedPredictions
     from harness.spec.machine_card import MachineCard
     from harness.spec.spec import Spec
     from harness.strategy import Facts
@@ -66,9 +65,6 @@ class PredictRequest(PredictionRequest):
     """The experiment whose runs are predicted, each on the machine that it names."""
     scale: Scale = "published"
     """With --experiment: the size of its runs."""
-    predictions: Folder = None
-    """With --experiment: use the predictions saved in this folder; workflows/predictions has those of the papers'
-    runs."""
     out: Folder = None
     """Write each prediction as the record of a run to this folder, for tables and figures."""
 
@@ -82,8 +78,6 @@ class EpochPrediction(NamedTuple):
     predicted: "Prediction"
     emulates: str = ""
     """The id of the run that was emulated."""
-    commit: str = ""
-    """The commit of the code that predicted a saved prediction."""
 
     @property
     def fits(self) -> bool:
@@ -267,30 +261,20 @@ def predict(request: PredictRequest, reporter: Reporter) -> PredictAnswer:
     config/machines/NAME.yaml, and simulates how ranks wait for each other. The interval follows from the intervals of
     the constants. With --experiment, predicts every run of an experiment on the machine that the run names.
     """
-    from harness.experiment.known_graph import facts_of_card
-    from harness.graph.cards.catalog import load_card
-    from harness.prediction.saved_predictions import read_predictions
-    from harness.spec.machine_card import load_machine_card
-
     if (request.experiment is None) == (request.strategy is None and request.dataset is None):
         raise UserError("predict takes either --strategy NAME --dataset NAME or --experiment FILE.")
     if request.experiment is None and not (request.strategy and request.dataset):
         missing = "--dataset" if request.strategy else "--strategy"
         raise UserError(f"predict needs {missing} NAME, too.")
-    root = request.home
-    saved = read_predictions(request.predictions, root)
-    specs = _list_experiment_specs(request, saved) if request.experiment else _list_specs(request, reporter)
+    specs = _list_experiment_specs(request) if request.experiment else _list_specs(request, reporter)
     look_up, predict_epoch = request.make_graph_lookup(), request.make_predictor(reporter.log)
+    root = request.home
 
     def predict_run(spec: "Spec") -> EpochPrediction:
-        card = load_machine_card(root, spec.machine.name)
-        if (known := saved.find_best(spec)) is None:
-            ready = admit_spec(spec, look_up)
-            return EpochPrediction(spec, ready.strategy.facts, card, predict_epoch(ready, card))
-        if known.predicted is None:
-            raise UserError(known.refusal)
-        facts = facts_of_card(load_card(root, spec.dataset.name), root)
-        return EpochPrediction(spec, facts, card, known.predicted, commit=known.commit)
+        from harness.spec.machine_card import load_machine_card
+
+        card, ready = load_machine_card(root, spec.machine.name), admit_spec(spec, look_up)
+        return EpochPrediction(spec, ready.strategy.facts, card, predict_epoch(ready, card))
 
     tasks = {label: partial(predict_run, spec) for label, spec in specs.items()}
     epochs, refused = collect_predictions(root, request.out, tasks, reporter, specs)
@@ -329,7 +313,7 @@ def _list_specs(request: PredictRequest, reporter: Reporter) -> dict[str, "Spec"
     return specs
 
 
-def _list_experiment_specs(request: PredictRequest, saved: "SavedPredictions") -> dict[str, "Spec"]:
+def _list_experiment_specs(request: PredictRequest) -> dict[str, "Spec"]:
     """Return the specs of an experiment by label. Runs that differ only in their launch are predicted once."""
     from harness.experiment.expand import expand
     from harness.experiment.experiment_file import load_experiment
@@ -337,9 +321,9 @@ def _list_experiment_specs(request: PredictRequest, saved: "SavedPredictions") -
     from harness.prediction.epoch import group_machine_variants
 
     assert request.experiment
-    experiment = select_scale(request.home, load_experiment(request.experiment), request.scale)
-    grids = saved.best_grids.get(request.experiment.stem, {}) if request.scale == "published" else {}
-    specs = expand(request.home, experiment, best_grids=grids)
+    specs = expand(
+        request.home, select_scale(request.home, load_experiment(request.experiment), request.scale)
+    )
     firsts = (spec.model_copy(update={"launch": 0}) for spec in specs)
     return {spec.label: spec for spec in group_machine_variants(firsts)}
 
@@ -373,9 +357,7 @@ def collect_predictions(
             continue
         epochs.append(epoch)
         if out:
-            of_saved = {"commit": epoch.commit, "dirty": False} if epoch.commit else {}
-            origin = {**provenance, **of_saved}
             record_prediction(
-                out, epoch.spec, epoch.facts, epoch.card, epoch.predicted, origin, epoch.emulates
+                out, epoch.spec, epoch.facts, epoch.card, epoch.predicted, provenance, epoch.emulates
             )
     return epochs, refused

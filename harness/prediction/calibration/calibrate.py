@@ -30,7 +30,6 @@ import yaml
 
 from harness.base.children import die_with_parent, run_tool
 from harness.base.device import gpu_build, gpu_count, gpu_properties, is_gpu
-from harness.base.documents import read_yaml
 from harness.base.errors import RunError, UserError
 from harness.base.files import write_text
 from harness.base.formatting import GB
@@ -64,7 +63,14 @@ from harness.prediction.pricing import MICRO
 from harness.runtime.launch.fork_server import describe_exit
 from harness.runtime.launch.rank_starter import make_rank_settings
 from harness.runtime.provenance import describe_machine
-from harness.spec.machine_card import MACHINES, MachineCard, Rates, load_machine, load_machine_card
+from harness.spec.machine_card import (
+    MACHINES,
+    MachineCard,
+    Rates,
+    load_machine,
+    load_machine_card,
+    read_machine_document,
+)
 
 SPMM_ENDS = 60.0
 """Seconds after the start of a calibration on a GPU during which measurements of sparse products may start."""
@@ -288,10 +294,9 @@ def write_new_card(root: Path, machine: str, name: str, done: Calibration) -> Pa
 
 def format_new_card(root: Path, machine: str, done: Calibration) -> str:
     """Return the text of a new card: that of `machine` with the measured constants, and a description of them."""
-    source = MACHINES / f"{machine}.yaml"
     what = "rates, memory and links" if "rates" in done.sections else "memory and links"
     description = f"{done.device}, {what} by harness doctor --calibrate, {time.strftime('%Y-%m-%d')}"
-    document = read_yaml(root / source, str(source)) | {"description": description} | done.sections
+    document = read_machine_document(root, machine) | {"description": description} | done.sections
     for outdated in _list_outdated(done.sections):
         document.pop(outdated, None)
     origin = f"# {machine}.yaml as calibrated. Every constant names its source; `assumed` was not measured."

@@ -186,6 +186,8 @@ def split_panels(
 ) -> list[Panel]:
     """Split runs into panels, sorted by source and dataset. Planned runs that were never recorded are dropped.
 
+    Panels of a paper's own runs, with its printed values or predictions, come before runs that were made here.
+
     Runs that differ only in the settings `ignore` share a panel. If `graphs` names all datasets, runs on different
     datasets share a panel too. Epochs of the full graph and of mini-batches differ in what they train on, and share a
     panel only `across_families`.
@@ -203,12 +205,19 @@ def split_panels(
             values = dict(zip(keys, given, strict=True)) | {FEATURES: features}
             dataset = str(values.pop("dataset.name", ""))
             groups.append((dataset, {name: values[name] for name in settings}, part))
-    groups.sort(key=lambda group: min(map(SOURCES.index, group[2].source)))
+    of_paper = bool((recorded.source == "published").any())
+    groups.sort(key=lambda group: _rank_sources(set(group[2].source), of_paper=of_paper))
     texts = describe_differences([values for _, values, _ in groups])
     return [
         Panel(dataset, setting, group, values, strategies, tuple(graphs), order)
         for (dataset, values, group), setting in zip(groups, texts, strict=True)
     ]
+
+
+def _rank_sources(sources: Collection[str], *, of_paper: bool) -> tuple[bool, bool, int]:
+    """Return the sort key of a panel by the sources of its runs."""
+    is_later = of_paper and "measured" in sources
+    return is_later, "published" not in sources, min(map(SOURCES.index, sources))
 
 
 def split_across_families(runs: pd.DataFrame) -> list[Panel]:
