@@ -1,5 +1,6 @@
 """The contract between the harness and a strategy, and what strategies work with: models and distributed operators."""
 
+from harness.comm.axis import apply_pair as apply_pair
 from harness.comm.layout import Coordinates as Coordinates
 from harness.strategy.admit import Candidate as Candidate
 from harness.strategy.admit import Ready as Ready

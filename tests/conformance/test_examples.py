@@ -21,6 +21,7 @@ PAGES = [(DOCS / name).read_text() for name in ("tutorials/add-a-strategy.md", "
 CODE = re.findall(r"^```python\n(.*?)^```", "".join(PAGES), flags=re.MULTILINE | re.DOTALL)
 EXAMPLES = {
     "GatheredRows": (AxisName.P, {}),
+    "RingRows": (AxisName.P, {}),
     "UniformBatches": (AxisName.D, {}),
     "PopularRows": (AxisName.P, {"fanouts": [3, 2]}),
     "SplitColumns": (AxisName.P, {}),
