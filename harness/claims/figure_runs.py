@@ -1,6 +1,7 @@
 """The runs of the papers behind their figures: predicted and saved once, then recorded for every drawing."""
 
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from pathlib import Path
 
 from harness.base.errors import UserError
@@ -18,6 +19,8 @@ from harness.prediction.predicted_record import record_prediction, record_refusa
 from harness.runtime.provenance import collect_provenance
 from harness.spec.spec import Spec
 
+MOST_TWIN_NONZEROS = 5e7
+"""The nonzeros of a twin from which it takes longer than minutes to build and to partition."""
 TwinsOfRuns = Mapping[tuple[str, str], str]
 """The scales of the twins from which epochs are predicted, by strategy and graph."""
 
@@ -100,6 +103,18 @@ def find_twins(evidence: Evidence, claims: Iterable[Claim]) -> TwinsOfRuns:
 
 def _predict_run(evidence: Evidence, spec: Spec, twins: str) -> None:
     try:
+        if twins:
+            _check_twins(evidence, spec.dataset.name, twins)
         evidence.time_epoch_of_run(spec, twins)
     except (UserError, UntestableClaim) as reason:
         evidence.saved.add(spec, spec.machine.name, str(reason), twins)
+
+
+def _check_twins(evidence: Evidence, dataset: str, twins: str) -> None:
+    largest = max(map(Fraction, twins.split(",")))
+    nonzeros = float(largest) * evidence.load_facts(dataset).nonzeros
+    if nonzeros > MOST_TWIN_NONZEROS:
+        raise UserError(
+            f"Its sizes depend on the edges, and a twin of {dataset} of {largest} of its size has "
+            f"{nonzeros / 1e6:,.0f} million nonzeros, which take hours."
+        )
