@@ -50,10 +50,11 @@ VARIABLES = {
 
 
 class ChartPlace(NamedTuple):
-    """The place of a chart on the page: the number of its data, its title, and its size."""
+    """The place of a chart on the page: the number of its data, its title and headline, and its size."""
 
     number: int
     title: str
+    headline: str
     wide: bool
     height: int
 
@@ -92,6 +93,7 @@ def make_charts(framed: FramedTables, texts: TextTable) -> tuple[list[ChartSecti
             place = ChartPlace(
                 len(documents),
                 title or facet.dataset or kind.title,
+                facet.headline,
                 width > COLUMN_WIDTH,
                 round(PIXELS_PER_INCH * height),
             )

@@ -160,7 +160,7 @@ def study_of(synthetic: SimpleNamespace) -> Callable[[int], Study]:
         builder, target = StudyBuilder(synthetic, count), {"target": 0.6}
         for number, name in enumerate(names):
             base = float(builder.random.uniform(0.5, 2))
-            for ranks in (1,) if name == "serial" else (2, 4) if number % 3 else (4,):
+            for ranks in (1,) if name == "serial" else (2, 4, 8) if number % 3 else (4,):
                 grid = {"x": ranks // 2, "y": 2, "z": 1} if number % 2 and ranks > 1 else {"p": ranks}
                 spec = synthetic.make_spec(name, LONG_GRAPH, grid, training=target)
                 builder.add(spec, base / ranks, 0.1)
@@ -168,7 +168,7 @@ def study_of(synthetic: SimpleNamespace) -> Callable[[int], Study]:
                     error = float(builder.random.uniform(0.5, 1.5))
                     builder.add_prediction(spec, error * (base / ranks + 0.1))
             if number % 4 == 1:
-                builder.add_failure(synthetic.make_spec(name, LONG_GRAPH, {"p": 8}, training=target))
+                builder.add_failure(synthetic.make_spec(name, LONG_GRAPH, {"p": 16}, training=target))
         full = {"projection": True, "norm": True, "residual": True, "dropout": 0.2}
         for hidden, parts in ((16, {}), (1024, full)):
             model = {"hidden": hidden, **parts}

@@ -14,7 +14,7 @@ from harness.report.figures.drawing import draw_all, style_context
 from harness.report.figures.figure_layout import compose_figure
 from harness.report.figures.framed_tables import FramedTables
 from harness.report.figures.kind import FigureKind, read_tables
-from harness.report.figures.kinds import breakdown, efficiency, epoch_time, gain, strong_scaling
+from harness.report.figures.kinds import breakdown, epoch_time, gain, received, strong_scaling
 from harness.report.figures.marks import Facet
 from harness.report.figures.panels import EPOCH
 from harness.results.parquet import read_collected, write_claims
@@ -232,7 +232,7 @@ def test_data_and_caption_say_how_a_number_was_read(
     tables_of: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of our runs, and figures without printed numbers, are the same as without claims."""
-    monkeypatch.setattr("harness.report.figures.drawing.KINDS", (strong_scaling.KIND, efficiency.KIND))
+    monkeypatch.setattr("harness.report.figures.drawing.KINDS", (strong_scaling.KIND, received.KIND))
     before = {
         path.name: path.read_bytes() for path in draw_all(FramedTables(tables_of()), tmp_path / "before")
     }
@@ -244,5 +244,5 @@ def test_data_and_caption_say_how_a_number_was_read(
     printed = data[data.source == "published"]
     assert [*printed.read] == ["ratio", "ratio"] and [*printed.place.unique()] == ["Section 7"]
     pd.testing.assert_frame_equal(data[: len(ours)][[*ours]], ours, check_dtype=False)
-    for name in ("efficiency.csv", "efficiency.txt"):
+    for name in ("received.csv", "received.txt"):
         assert before[name] == after[name]

@@ -37,7 +37,7 @@ rule verify:
         "harness collect --runs results/runs --out results --plan {input.plan:q} --verify > {log:q} 2>&1"
 
 
-# The report and the figures. Each figure shows all datasets, and there is one for each dataset next to it. Figures without
+# The report and the figures. In all formats, each figure of all datasets has one for each dataset next to it. Figures without
 # data are skipped, so their output is a folder, which Snakemake empties first.
 rule report:
     input:

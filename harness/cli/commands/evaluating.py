@@ -160,7 +160,8 @@ class DrawRequest(TablesRequest):
     """The tables from which figures are drawn, and their formats."""
 
     pictures: Literal["all", "svg"] = "all"
-    """Write each figure as PDF, PNG and SVG, or as SVG alone, which takes less time."""
+    """Write each figure and each of its graphs alone, as PDF, PNG and SVG; or each figure as SVG, which takes less
+    time."""
 
     @property
     def formats(self) -> Sequence[str]:

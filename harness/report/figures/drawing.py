@@ -1,4 +1,4 @@
-"""Draws all figures of a folder of collected tables: for each kind, one figure per dataset and one of all datasets.
+"""Draws all figures of a folder of collected tables: for each kind one figure of all datasets, and one of each.
 
 Figures without data are skipped, and files that were drawn from earlier tables are removed.
 """
@@ -132,11 +132,12 @@ def draw_all(
 def _draw_kind(
     kind: FigureKind, framed: FramedTables, out: Path, chosen: Sequence[str], formats: Sequence[str]
 ) -> list[Path]:
-    """Draw a kind for all datasets together and, if there are several, for each dataset that has data."""
+    """Draw a kind for all datasets together and, in all formats, for each of several datasets that have data."""
     facets = framed.make_facets(kind, chosen)
     datasets = sorted({facet.dataset for facet in facets})
     paths = []
-    for dataset in ("", *(datasets if len(datasets) > 1 else ())) if facets else ():
+    apart = datasets if len(datasets) > 1 and formats == FORMATS else ()
+    for dataset in ("", *apart) if facets else ():
         shown = [facet for facet in facets if dataset in ("", facet.dataset)]
         name, (titles, note) = file_stem(kind.name, dataset), title_panels([facet.panel for facet in shown])
         titled = [replace(facet, title=title) for facet, title in zip(shown, titles, strict=True)]
@@ -152,7 +153,11 @@ def _draw_kind(
         files[out / f"{name}.csv"] = _format_csv(shown)
         printed = fill(describe_marks([facet.printed for facet in shown]), CAPTION_WIDTH)
         caption = "\n\n".join(filter(None, (kind.caption.strip(), printed)))
-        files[out / f"{name}.txt"] = f"{kind.question}\n\n{caption}\n\nShown: {subject}.\n".encode()
+        headlines = "\n".join(
+            f"{facet.title or facet.dataset}: {facet.headline}." for facet in titled if facet.headline
+        )
+        paragraphs = filter(None, (kind.question, headlines, caption, f"Shown: {subject}."))
+        files[out / f"{name}.txt"] = ("\n\n".join(paragraphs) + "\n").encode()
         _check_own(out / f"{name}.svg", files)
         replace_files(files)
         paths += list(files)

@@ -10,15 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
+from matplotlib.transforms import ScaledTranslation
 
 from harness.report.figures.marks.facet import Facet, Mark
 from harness.report.figures.palette import MUTED
-from harness.report.figures.wrapping import LETTER, longest_line, wrap_text
+from harness.report.figures.wrapping import LETTER, LINE, longest_line, wrap_text
 
 COLUMN_WIDTH, PAGE_WIDTH = 3.4, 7.0
 """The widths of a figure in inches: a column of a paper, and its page."""
 MAX_COLUMNS = 3
 BOLD_LETTER = 1.15 * LETTER
+TITLE_PAD = 5
+"""The points between the axes and what is above them."""
 HANDLE_WIDTH = 0.5
 """Inches of the handle of a legend entry, with the space around it."""
 
@@ -69,8 +72,11 @@ def _lay_out(figure: Figure) -> None:
 
 
 def _add_titles(figure: Figure, facets: Sequence[Facet], columns: int) -> None:
-    """Title the axes. A title begins above the axes, and ends where the labels of the axes on its right begin."""
-    if not any(facet.title for facet in facets):
+    """Title the axes, with the headline below the title.
+
+    Both begin above the axes, and end where the labels of the axes on their right begin.
+    """
+    if not any(facet.title or facet.headline for facet in facets):
         return
     _lay_out(figure)
     starts = [axes.get_position().x0 * figure.bbox.width for axes in figure.axes]
@@ -78,7 +84,18 @@ def _add_titles(figure: Figure, facets: Sequence[Facet], columns: int) -> None:
     for number, (axes, facet) in enumerate(zip(figure.axes, facets, strict=True)):
         last = (number + 1) % columns == 0 or number + 1 == len(facets)
         end = figure.bbox.width if last else lefts[number + 1]
-        axes.set_title(wrap_text(facet.title, int((end - starts[number]) / figure.dpi / BOLD_LETTER) - 1))
+        width = (end - starts[number]) / figure.dpi
+        headline = wrap_text(facet.headline, int(width / BOLD_LETTER) - 1)
+        lines = headline.count("\n") + 1 if headline else 0
+        axes.set_title(
+            wrap_text(facet.title, int(width / BOLD_LETTER) - 1), pad=TITLE_PAD + 72 * LINE * lines
+        )
+        axes.title.set(
+            text=headline, x=0, ha="left", weight="normal"
+        )  # the centre title, which has its own place
+        axes.title.set_transform(
+            axes.transAxes + ScaledTranslation(0, TITLE_PAD / 72, figure.dpi_scale_trans)
+        )
 
 
 def _set_heights(figure: Figure, heights: Sequence[float], columns: int) -> None:

@@ -151,6 +151,34 @@ def describe_median(scale: Scale, unknown: str = "") -> Callable[[pd.DataFrame],
     return describe
 
 
+def describe_first_rows(what: str) -> Callable[[pd.DataFrame], str]:
+    """Return a function that names the first two rows of a sorted frame and their notes: `what`: one (1 ms), ..."""
+
+    def describe(frame: pd.DataFrame) -> str:
+        first = frame.drop_duplicates("label").head(2)
+        noted = first[first.note != ""]
+        rows = [
+            f"{label} ({note.partition(', ')[0]})"
+            for label, note in zip(noted.label, noted.note, strict=True)
+        ]
+        return f"{what}: {', then '.join(rows)}" if rows else ""
+
+    return describe
+
+
+def describe_last_points(x: str, scale: Scale, what: str) -> Callable[[pd.DataFrame], str]:
+    """Return a function that names the curve with the largest value at the end of its line: `what`: one (1 %)."""
+
+    def describe(frame: pd.DataFrame) -> str:
+        done = frame.dropna(subset=[scale.column])
+        ends = (
+            done[done[x] == done.groupby("curve")[x].transform("max")].groupby("curve")[scale.column].median()
+        )
+        return f"{what}: {ends.idxmax()} ({scale.format_value(ends.max())})" if len(ends) else ""
+
+    return describe
+
+
 def has_differences(frame: pd.DataFrame, column: str) -> bool:
     """Return whether the labels of a frame have different medians, to three digits."""
     medians = frame.groupby("label")[column].median().dropna()

@@ -71,6 +71,8 @@ class FigureKind:
     """The table that the figure shows."""
 
     _: KW_ONLY
+    headline: Callable[[pd.DataFrame], str] | None = None
+    """Says in a few words what a frame shows, below the title of its panel."""
     best: str = ""
     """The column whose smallest values choose the curves that have colours, if there are too many for all of them."""
     caption: str
@@ -89,6 +91,7 @@ class FigureKind:
                 add_readings(frame.reset_index(drop=True), panel),
                 panel,
                 choose_highlights(frame, self.best, chosen) if self.best else (),
+                headline=self.headline(frame) if self.headline else "",
                 printed=self.place_marks(panel, frame, tables.marks) if self.place_marks else pd.DataFrame(),
             )
             for panel, frame in made

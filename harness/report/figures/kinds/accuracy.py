@@ -3,10 +3,14 @@
 import pandas as pd
 
 from harness.report.figures.axis_scales import Scale
-from harness.report.figures.frames import tabulate_run_tables
+from harness.report.figures.frames import describe_last_points, tabulate_run_tables
 from harness.report.figures.kind import FigureKind, Tables
 from harness.report.figures.marks import Lines
 from harness.report.figures.panels import Panel, split_across_families
+
+FEWEST_EVALUATIONS = 3
+"""A line of fewer evaluations shows no course."""
+ACCURACY = Scale("accuracy", "test accuracy", "%")
 
 
 def make_frame(panel: Panel, tables: Tables) -> pd.DataFrame | None:
@@ -27,7 +31,8 @@ def make_frame(panel: Panel, tables: Tables) -> pd.DataFrame | None:
         "train_seconds",
         "accuracy",
     ]
-    return rows[columns].assign(target=target, test_error=1 - rows.accuracy)
+    long = rows.groupby("run_id").epoch.transform("size") >= FEWEST_EVALUATIONS
+    return rows[columns].assign(target=target, test_error=1 - rows.accuracy)[long]
 
 
 KIND = FigureKind(
@@ -37,11 +42,12 @@ KIND = FigureKind(
     make_frame,
     Lines(
         Scale("train_seconds", "training time", "s"),
-        Scale("accuracy", "test accuracy", "%"),
+        ACCURACY,
         reference="target",
         each_run=True,
     ),
     split_across_families,
+    headline=describe_last_points("train_seconds", ACCURACY, "Highest at the end"),
     best="test_error",
     caption="""\
 Each line is a run of a strategy at its largest number of ranks, and each marker an evaluation on the full graph. The

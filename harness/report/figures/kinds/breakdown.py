@@ -121,6 +121,18 @@ def _format_total(rows: pd.DataFrame) -> str:
     return "" if pd.isna(total) else SECONDS.format_value(total)
 
 
+def describe_largest_part(frame: pd.DataFrame) -> str:
+    """Name the largest part of the shortest bar of several ranks; without one, of the shortest bar."""
+    bars = frame.dropna(subset=["total"])
+    several = bars[bars.ranks > 1]
+    shown = several if len(several) else bars
+    if shown.empty:
+        return ""
+    label = shown.label.iloc[0]
+    parts = shown[shown.label == label].set_index("part").seconds
+    return f"Largest part of {label}: {parts.idxmax()} ({100 * parts.max() / parts.sum():.0f} %)"
+
+
 KIND = FigureKind(
     "breakdown",
     "Breakdown of epoch time",
@@ -128,6 +140,7 @@ KIND = FigureKind(
     Breakdown(GROUPS, group_of_operation).make_frame,
     Bars(SECONDS, GROUPS, reference=IDEAL_TIME),
     split_by_ranks,
+    headline=describe_largest_part,
     place_marks=partial(place_among_times, column="total", kinds=IN_BARS),
     caption="""\
 Seconds that each group of operations takes in an epoch, sorted by their sum. A bar is the median epoch on its slowest

@@ -6,7 +6,13 @@ from functools import partial
 import pandas as pd
 
 from harness.report.figures.axis_scales import scale_of
-from harness.report.figures.frames import add_notes, describe_median, sort_rows, tabulate_largest_ranks
+from harness.report.figures.frames import (
+    add_notes,
+    describe_first_rows,
+    describe_median,
+    sort_rows,
+    tabulate_largest_ranks,
+)
 from harness.report.figures.kind import FigureKind, Tables
 from harness.report.figures.marks import Dots
 from harness.report.figures.panels import EPOCH, Panel
@@ -32,6 +38,7 @@ KIND = FigureKind(
     "Which strategy is fastest here?",
     make_frame,
     Dots(SECONDS),
+    headline=describe_first_rows("Shortest"),
     place_marks=partial(place_among_times, column=EPOCH, kinds=IN_ROWS),
     caption="""\
 Each curve at its largest number of ranks, on its fastest grid, sorted by epoch time. A marker is the median over

@@ -5,6 +5,7 @@ import pandas as pd
 from harness.report.figures.axis_scales import Scale, scale_of
 from harness.report.figures.frames import (
     add_notes,
+    describe_first_rows,
     describe_median,
     has_differences,
     sort_rows,
@@ -49,6 +50,7 @@ ACCURACY_KIND = FigureKind(
     make_accuracy_frame,
     Dots(BEST),
     split_across_families,
+    headline=describe_first_rows("Highest"),
     caption="""\
 The best test accuracy over all evaluations, for each curve at its largest number of ranks, sorted. A marker is the
 median over launches, small dots are launches, and a line is their range. Hollow markers are values of other programs
@@ -62,6 +64,7 @@ TARGET_KIND = FigureKind(
     make_target_frame,
     Dots(SECONDS),
     split_across_families,
+    headline=describe_first_rows("First"),
     caption="""\
 Training time until an evaluation reached the target accuracy on test vertices, for each curve at its largest number of
 ranks, sorted. Evaluations and setup are excluded. A marker is the median over launches, small dots are launches, and a

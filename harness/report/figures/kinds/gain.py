@@ -9,6 +9,7 @@ from harness.report.figures.frames import (
     CURVE_COLUMNS,
     LAUNCH_COLUMNS,
     add_notes,
+    describe_first_rows,
     describe_grids,
     describe_median,
     sort_rows,
@@ -94,6 +95,7 @@ KIND = FigureKind(
     make_frame,
     Dots(RATIO, line=1.0),
     split_with_all_families,
+    headline=describe_first_rows("Highest"),
     place_marks=partial(place_among_gains, column=RATIO.column, baseline=BASELINE),
     caption="""\
 Throughput in vertices per second of each strategy relative to DistDGL-style mini-batches (distdgl) on the same graph,

@@ -55,6 +55,12 @@ def make_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
     return add_notes(sort_rows(frame, "ratio"), lambda rows: f"{rows.ours.iloc[0]} / {rows.printed.iloc[0]}")
 
 
+def count_verdicts(frame: pd.DataFrame) -> str:
+    """Count the results by verdict."""
+    counts = frame.verdict.value_counts()
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if verdict in counts)
+
+
 KIND = FigureKind(
     "papers",
     "Comparison with papers",
@@ -67,6 +73,7 @@ KIND = FigureKind(
         letters=52,
     ),
     split_by_paper_figure,
+    headline=count_verdicts,
     table="claims",
     caption="""\
 Claims behind a figure or table of a paper: our value divided by the printed one, the interval of a prediction, and the

@@ -4,7 +4,7 @@ import pandas as pd
 
 from harness.base.formatting import format_bytes, format_three_digits
 from harness.report.figures.axis_scales import scale_of
-from harness.report.figures.frames import add_notes, sort_rows, tabulate_largest_ranks
+from harness.report.figures.frames import add_notes, describe_first_rows, sort_rows, tabulate_largest_ranks
 from harness.report.figures.kind import FigureKind, Tables
 from harness.report.figures.marks import Dots
 from harness.report.figures.panels import Panel
@@ -41,6 +41,7 @@ KIND = FigureKind(
     "How many elements does a rank receive, compared with the lower bound?",
     make_frame,
     Dots(RECEIVED, reference=scale_of(BOUND, "lower bound")),
+    headline=describe_first_rows("Fewest"),
     caption="""\
 Elements that the rank with the most receives in an epoch, for each curve at its largest number of ranks, sorted. A
 tick is the lower bound for all strategies of its kind, and the note on the right is their ratio. Rows without a tick

@@ -3,7 +3,13 @@
 import pandas as pd
 
 from harness.report.figures.kind import FigureKind, Tables
-from harness.report.figures.kinds.breakdown import IDEAL_TIME, SECONDS, Breakdown, split_by_ranks
+from harness.report.figures.kinds.breakdown import (
+    IDEAL_TIME,
+    SECONDS,
+    Breakdown,
+    describe_largest_part,
+    split_by_ranks,
+)
 from harness.report.figures.marks import Bars
 from harness.report.figures.operation_groups import sampling_step_of
 from harness.report.figures.palette import STEPS
@@ -25,6 +31,7 @@ KIND = FigureKind(
     make_frame,
     Bars(SECONDS._replace(label="sampling time in the median epoch"), STEPS, reference=IDEAL_TIME),
     split_by_ranks,
+    headline=describe_largest_part,
     caption="""\
 Seconds that each step of sampling takes in an epoch: computing the distributions, drawing from them, and extracting
 the drawn rows and columns. Blue: computation. Red, orange and yellow: communication, including the wait for other

@@ -4,6 +4,7 @@ from functools import partial
 
 import pandas as pd
 
+from harness.base.formatting import format_three_digits
 from harness.report.figures.axis_scales import RANKS, scale_of
 from harness.report.figures.frames import add_serial_reference, tabulate_best_grids
 from harness.report.figures.kind import FigureKind, Tables
@@ -17,6 +18,22 @@ def make_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
     return add_serial_reference(panel.launches, tabulate_best_grids(panel.launches, EPOCH), EPOCH)
 
 
+def describe_fastest_line(frame: pd.DataFrame) -> str:
+    """Say how much faster the curve with the shortest epoch is on its best number of ranks than on its fewest."""
+    done = frame[(frame.status == "ok") & frame[EPOCH].notna()]
+    if done.empty:
+        return ""
+    curve = done.groupby("curve")[EPOCH].min().idxmin()
+    line = done[done.curve == curve].groupby("ranks")[EPOCH].median()
+    fewest, ranks = line.index.min(), line.index[int(line.argmin())]
+    if ranks != fewest:
+        ratio = format_three_digits(line[fewest] / line[ranks])
+        return f"{curve}: {ratio} times as fast on {ranks} ranks as on {fewest}"
+    following = line.index[line.index > fewest].min()
+    ratio = format_three_digits(line[following] / line[fewest])
+    return f"{curve}: {ratio} times as long on {following} ranks as on {fewest}"
+
+
 KIND = FigureKind(
     "strong-scaling",
     "Strong scaling",
@@ -24,6 +41,7 @@ KIND = FigureKind(
     make_frame,
     Lines(RANKS, scale_of(EPOCH, log=True), ideal=-1, reference="serial"),
     split_with_graph_curves,
+    headline=describe_fastest_line,
     best=EPOCH,
     place_marks=partial(place_among_times, column=EPOCH, kinds=OVER_RANKS),
     caption="""\

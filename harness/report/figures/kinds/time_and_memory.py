@@ -27,16 +27,26 @@ def make_frame(panel: Panel, tables: Tables) -> pd.DataFrame | None:
     return frame.assign(**{FRONT: frame.curve.isin(front)})
 
 
+HELD, SECONDS = Scale(MEMORY, "memory per rank", "B", log=True), scale_of(EPOCH, log=True)
+
+
+def describe_ends_of_front(frame: pd.DataFrame) -> str:
+    """Name the curves with the least memory and with the shortest epoch."""
+    medians = frame.groupby("label")[[MEMORY, EPOCH]].median()
+    least, shortest = medians[MEMORY].idxmin(), medians[EPOCH].idxmin()
+    return (
+        f"Least memory: {least} ({HELD.format_value(medians[MEMORY].min())}); "
+        f"shortest epoch: {shortest} ({SECONDS.format_value(medians[EPOCH].min())})"
+    )
+
+
 KIND = FigureKind(
     "memory",
     "Time and memory",
     "Which strategies are fast with little memory?",
     make_frame,
-    Points(
-        Scale(MEMORY, "memory per rank", "B", log=True),
-        scale_of(EPOCH, log=True),
-        front=FRONT,
-    ),
+    Points(HELD, SECONDS, front=FRONT),
+    headline=describe_ends_of_front,
     best=EPOCH,
     caption="""\
 Epoch time over the memory that the rank with the most holds between epochs: graph, features, weights and labels. Each

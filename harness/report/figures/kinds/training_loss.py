@@ -22,12 +22,23 @@ def make_frame(panel: Panel, tables: Tables) -> pd.DataFrame | None:
     return losses if (spread > SAME).any() else None
 
 
+LOSS = Scale("loss", "training loss", "number")
+
+
+def describe_ends(frame: pd.DataFrame) -> str:
+    """Name the range of the losses at the end of the lines."""
+    last = frame[frame.epoch == frame.groupby("curve").epoch.transform("max")]
+    low, high = map(LOSS.format_value, last.groupby("curve").loss.median().agg(["min", "max"]))
+    return f"After {last.epoch.max():.0f} epochs: {low} to {high}"
+
+
 KIND = FigureKind(
     "loss",
     "Training loss",
     "How fast does the training loss fall?",
     make_frame,
-    Lines(Scale("epoch", "epoch"), Scale("loss", "training loss", "number")),
+    Lines(Scale("epoch", "epoch"), LOSS),
+    headline=describe_ends,
     best="loss",
     caption="""\
 The training loss from the first epoch on, warm-up included, each strategy at its largest number of ranks. A line joins

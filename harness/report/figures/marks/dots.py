@@ -126,12 +126,14 @@ class Dots:
         x = widen_scale(self.x, self._all_values(facet)).encode()
         summary = self._summarize_rows(frame).replace({float("nan"): None})
         rows = {"values": summary.to_dict("records")}
+        ranges = {"values": summary[summary.low.notna()].to_dict("records")}
+        range_layer: dict[str, Any] = {
+            "data": ranges,
+            "mark": {"type": "rule"},
+            "encoding": {"x": x | {"field": "low"}, "x2": {"field": "high"}, "y": y},
+        }
         layers: list[dict[str, Any]] = [
-            {
-                "data": rows,
-                "mark": {"type": "rule"},
-                "encoding": {"x": x | {"field": "low"}, "x2": {"field": "high"}, "y": y},
-            },
+            *([range_layer] if ranges["values"] else []),
             {"mark": {"type": "point", "filled": True, "size": 10}, "encoding": {"x": x, "y": y}},
             {
                 "data": rows,

@@ -29,6 +29,8 @@ class Facet:
     """The curves that have colours, if there are too many for all to have one; else empty."""
     given_looks: Mapping[str, CurveLook] = field(default_factory=dict)
     """The looks of curves that do not belong to a panel, by their labels."""
+    headline: str = ""
+    """What the rows show, in a few words."""
     printed: pd.DataFrame = field(default_factory=pd.DataFrame)
     """What papers print about several runs, placed among the rows. See `harness.report.figures.placed_marks`."""
 

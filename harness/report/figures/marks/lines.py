@@ -64,8 +64,6 @@ class Lines:
     """The exponent of x in ideal scaling, which dotted lines show; 0 for none."""
     reference: str = ""
     """A column whose values are drawn as horizontal lines, such as the target accuracy."""
-    include: str = ""
-    """A column whose values lie within the y axis, so that readers see the lines in proportion to them."""
     each_run: bool = False
     """Whether every run is a line, because runs have no x in common."""
 
@@ -106,8 +104,7 @@ class Lines:
     def find_limits(self, facet: Facet) -> tuple[float, float]:
         """Return the limits of the y axis, without the rows of failures and ideal lines."""
         shown = self._select_done(facet)
-        columns = [self.y.column, *([self.include] if self.include else [])]
-        values = [float(value) for column in columns for value in shown[column].dropna()]
+        values = shown[self.y.column].dropna().astype(float).tolist()
         return self.y.find_limits(
             [*values, *list_values(facet, self.y.column), *self._find_references(facet)]
         )
