@@ -50,21 +50,24 @@ def format_headline(runs: Runs) -> str:
 
 
 def describe_sources(runs: Runs) -> str:
-    """Say which graphs have values of a paper, and which were trained on here; empty without a value of a paper."""
+    """Say which values are those of a paper, and whether the graphs of the runs that were made here are tiny."""
+    parts = []
     of_paper = runs[runs.source.isin(["predicted", "published"])]
-    if not (of_paper.source == "published").any():
-        return ""
-    here = _select_planned(runs)
-    is_tiny = here["graph.nonzeros"].max() < TINY_NONZEROS
-    parts = [
-        f"The paper's own runs, on {_join_names(of_paper['dataset.name'])}, are predicted for "
-        f"{_join_names(of_paper['machine.name'])}, beside the values that the paper prints."
-    ]
-    if len(here):
-        shows = (
-            "test the workflow, and say nothing about speed" if is_tiny else "show what this machine can run"
+    if (of_paper.source == "published").any():
+        parts.append(
+            f"The paper's own runs, on {_join_names(of_paper['dataset.name'])}, are predicted for "
+            f"{_join_names(of_paper['machine.name'])}, beside the values that the paper prints."
         )
-        parts.append(f"The runs made here, on {_join_names(here['dataset.name'])}, {shows}.")
+    here = _select_planned(runs)
+    if here["graph.nonzeros"].max() < TINY_NONZEROS:
+        names = _join_names(here["dataset.name"])
+        parts.append(
+            f"The runs made here are on tiny graphs ({names}): they test the workflow, and say nothing about speed."
+        )
+    elif parts and len(here):
+        parts.append(
+            f"The runs made here, on {_join_names(here['dataset.name'])}, show what this machine can run."
+        )
     return " ".join(parts)
 
 

@@ -82,11 +82,11 @@ class Bars:
 
     def describe(self, facet: Facet) -> dict[str, Any]:
         """Return Vega-Lite layers: stacked bars, their notes and ticks."""
-        x, y = self.x.encode(stack="zero"), encode_rows()
+        x, y = self.x.encode(stack="zero"), encode_rows(facet.frame)
         x["scale"] = {"type": "linear", "zero": True}
         found = [part for part in self.fills if (facet.frame.part == part).any()]
         number = f"indexof({found}, datum.part)"
-        legend = {"orient": "top", "columns": 4, "symbolType": "square"}
+        legend = {"orient": "top", "symbolType": "square"}
         colours = {"domain": found, "range": [self.fills[part].colour for part in found]}
         layers: list[dict[str, Any]] = [
             {
@@ -105,7 +105,7 @@ class Bars:
                     "order": {"field": "order", "type": "quantitative"},
                 },
             },
-            describe_notes(),
+            describe_notes(facet.frame),
         ]
         if self.reference:
             layers += describe_ticks(facet.frame, self.x.encode(field=self.reference.column), size=14)

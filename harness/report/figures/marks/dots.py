@@ -122,25 +122,24 @@ class Dots:
 
     def describe(self, facet: Facet) -> dict[str, Any]:
         """Return Vega-Lite layers: the range, the launches, the median, the reference and the note of each row."""
-        frame, y = facet.frame, encode_rows()
+        frame, y = facet.frame, encode_rows(facet.frame)
         x = widen_scale(self.x, self._all_values(facet)).encode()
         summary = self._summarize_rows(frame).replace({float("nan"): None})
         rows = {"values": summary.to_dict("records")}
-        ranges = {"values": summary[summary.low.notna()].to_dict("records")}
-        range_layer: dict[str, Any] = {
-            "data": ranges,
+        ranges: dict[str, Any] = {
+            "data": rows,
             "mark": {"type": "rule"},
             "encoding": {"x": x | {"field": "low"}, "x2": {"field": "high"}, "y": y},
         }
         layers: list[dict[str, Any]] = [
-            *([range_layer] if ranges["values"] else []),
+            *([ranges] if summary.low.notna().any() else []),
             {"mark": {"type": "point", "filled": True, "size": 10}, "encoding": {"x": x, "y": y}},
             {
                 "data": rows,
                 "mark": {"type": "point", "filled": True, "size": 60},
                 "encoding": {"x": x | {"field": "middle"}, "y": y},
             },
-            describe_notes(),
+            describe_notes(facet.frame),
         ]
         if self.reference:
             layers += describe_ticks(frame, x | {"field": self.reference.column}, size=12)

@@ -74,12 +74,12 @@ def draw_ticks(axes: Axes, frame: pd.DataFrame, rows: Rows, scale: Scale) -> Non
         axes.plot(*places, color=INK, markeredgewidth=1.2, zorder=3.1, label=scale.label, **look)
 
 
-def encode_rows() -> dict[str, Any]:
+def encode_rows(frame: pd.DataFrame) -> dict[str, Any]:
     """Return the Vega-Lite encoding of rows in the order of the frame."""
-    return {"field": "label", "type": "nominal", "sort": None, "title": None}
+    return {"field": "label", "type": "nominal", "sort": frame.label.unique().tolist(), "title": None}
 
 
-def describe_notes() -> dict[str, Any]:
+def describe_notes(frame: pd.DataFrame) -> dict[str, Any]:
     """Return a Vega-Lite layer with the notes on the right of the chart."""
     fields = ["label", "curve", "strategy", "source", "note"]
     return {
@@ -87,7 +87,7 @@ def describe_notes() -> dict[str, Any]:
         "mark": {"type": "text", "align": "left", "dx": 5, "color": "currentColor", "clip": False},
         "encoding": {
             "x": {"value": "width"},
-            "y": encode_rows(),
+            "y": encode_rows(frame),
             "text": {"field": "note", "type": "nominal"},
         },
     }
@@ -98,7 +98,7 @@ def describe_ticks(frame: pd.DataFrame, x: dict[str, Any], size: int) -> list[di
     if not frame.get(x["field"], pd.Series()).notna().any():
         return []
     tick = {"type": "tick", "thickness": 2, "size": size, "color": INK}
-    return [{"mark": tick, "encoding": {"x": x, "y": encode_rows()}}]
+    return [{"mark": tick, "encoding": {"x": x, "y": encode_rows(frame)}}]
 
 
 def widen_scale(scale: Scale, values: Sequence[float]) -> Scale:
