@@ -13,6 +13,7 @@ from snakemake_executor_plugin_slurm.utils import set_gres_string
 from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 
 from harness.runtime.slurm import resources
+from harness.runtime.slurm.executor import SteadyExecutor
 from harness.runtime.slurm.resources import (
     JOB_KEYS,
     Resources,
@@ -211,11 +212,12 @@ def test_d4_there_are_no_arrays() -> None:
     assert not [key for key in profile() if "array" in key]
 
 
-def test_d5_an_account_is_always_named() -> None:
-    """Else the executor guesses one, by a command that does not work."""
-    assert "slurm_account=unnamed" in profile()["default-resources"]
+def test_d5_jobs_have_the_account_of_the_site_or_none() -> None:
+    """The plugin would guess one, by a command that does not work."""
+    executor = object.__new__(SteadyExecutor)
+    assert [*executor.get_account_arg(SimpleNamespace(resources={}))] == [""]
     assert request_place(Site(account="m1234"), None)["slurm_account"] == "m1234"
-    assert "slurm_account" not in request_place(Site(), None), "the profile's, or a user's own, holds"
+    assert "slurm_account" not in request_place(Site(), None)
 
 
 def test_preempted_jobs_are_started_again() -> None:

@@ -128,7 +128,10 @@ def describe_received(record: Record) -> str:
     text = f"{format_si(received)} elements per rank and epoch"
     text += f" ({format_bytes(size)})" if size else ""
     if bound := summary.get("elements_bound"):
-        text += f", {received / bound:.3g} times the lower bound of {format_si(bound)}"
+        ratio = f"{received / bound:.3g}"
+        text += (
+            ", the lower bound" if ratio == "1" else f", {ratio} times the lower bound of {format_si(bound)}"
+        )
     return text
 
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from _thread import start_new_thread
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,6 +72,16 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # of a package without ty
             self._report_job_error_threadsafe(SubmittedJobInfo(job), f"This job can never start: {reason}.")
         else:
             super().run_job(job)
+
+    def get_account_arg(self, job: Any) -> Iterator[str]:
+        """Yield the option for the account of config/site.yaml. Without one, Slurm takes the user's default account.
+
+        The plugin would guess one from earlier jobs, and warn for each job.
+        """
+        if job.resources.get("slurm_account"):
+            yield from super().get_account_arg(job)
+        else:
+            yield ""
 
     def _report_job_error_threadsafe(self, job_info: Any, msg: str) -> None:
         """Report a failed submission. If no controller answered, submit the job again once one does."""

@@ -345,8 +345,12 @@ def sum_costs(groups: Sequence[JobGroup]) -> str:
     foreseen = [cost for cost in jobs if cost.steps and cost.expected is not None]
     hours = sum(int(cost.asked["nodes"] or 1) * (cost.expected or 0) for cost in foreseen) / 60
     asked = sum(group.node_hours for group in groups)
-    known_of = f"expected of {format_count(len(foreseen), 'job')}"
-    return f"in all {format_count(len(jobs), 'job')}: at most {asked:,.1f} node-hours asked, {hours:,.1f} {known_of}"
+    known = (
+        f"{hours:,.1f} expected of {format_count(len(foreseen), 'job')}"
+        if foreseen
+        else "the expected time unknown"
+    )
+    return f"in all {format_count(len(jobs), 'job')}: at most {asked:,.1f} node-hours asked, {known}"
 
 
 def describe_costs(
