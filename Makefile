@@ -60,7 +60,7 @@ smoke: $(INSTALLED)
 	$(BIN)/snakemake all verify $(WORKFLOW)
 
 papers: $(INSTALLED)
-	$(BIN)/snakemake papers --profile $(PROFILE) --config scale=$(SCALE)
+	$(BIN)/snakemake papers --profile $(PROFILE) --config scale=$(SCALE) pictures=$(if $(filter tiny,$(SCALE)),svg,all)
 
 resume: $(INSTALLED)
 	$(BIN)/snakemake --unlock $(WORKFLOW)

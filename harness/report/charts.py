@@ -87,6 +87,8 @@ def make_charts(framed: FramedTables, texts: TextTable) -> tuple[list[ChartSecti
         if not facets:
             continue
         titles, note = title_panels([facet.panel for facet in facets])
+        unpredicted = framed.describe_unpredicted(facets) if kind.table == "runs" else ""
+        note = "; ".join(filter(None, (note, unpredicted)))
         places = []
         for facet, title in zip(facets, titles, strict=True):
             width, height = kind.mark.measure(facet)

@@ -20,7 +20,7 @@ from harness.report.charts import list_strategy_buttons, make_charts
 from harness.report.embedding import TextTable, dump_json
 from harness.report.figures.framed_tables import FramedTables
 from harness.report.figures.palette import GROUPS, lighten_for_dark, named_colours
-from harness.report.figures.panels import split_panels
+from harness.report.figures.panels import put_paper_first, split_panels
 from harness.report.result_tables import (
     Heading,
     merge_summaries,
@@ -67,6 +67,8 @@ def write_report(
             "Make runs with `harness run` or the workflow, then call `harness collect`."
         )
     failures, compared = read_collected(tables, "failures"), split_panels(runs)
+    if len(claims):
+        compared = put_paper_first(compared)
     texts = TextTable()
     sections, charts = make_charts(framed, texts)
     document = run_panels.build_document(runs, failures, by_run, texts, on_step) | {"charts": charts}
@@ -86,7 +88,7 @@ def write_report(
     ]
     page = load_template("page.html").render(
         headline=summary.format_headline(runs),
-        lead=summary.describe_sources(runs),
+        lead=summary.describe_sources(runs, of_paper=len(claims) > 0),
         facts=[*(comparison.facts if comparison else []), *summary.summarize_runs(runs)],
         comparison=comparison,
         notes=summary.list_warnings(runs),

@@ -49,17 +49,18 @@ def format_headline(runs: Runs) -> str:
     return f"{format_count(strategies, 'strategy', 'strategies')} on {format_count(graphs, 'graph')}"
 
 
-def describe_sources(runs: Runs) -> str:
+def describe_sources(runs: Runs, *, of_paper: bool) -> str:
     """Say which values are those of a paper, and whether the graphs of the runs that were made here are tiny."""
     parts = []
-    of_paper = runs[runs.source.isin(["predicted", "published"])]
-    if (of_paper.source == "published").any():
+    known = runs[runs.source.isin(["predicted", "published"])]
+    if of_paper and len(known):
         parts.append(
-            f"The paper's own runs, on {_join_names(of_paper['dataset.name'])}, are predicted for "
-            f"{_join_names(of_paper['machine.name'])}, beside the values that the paper prints."
+            f"The paper's own runs, on {_join_names(known['dataset.name'])}, are predicted for "
+            f"{_join_names(known['machine.name'])}, beside what the paper prints."
         )
     here = _select_planned(runs)
-    if here["graph.nonzeros"].max() < TINY_NONZEROS:
+    sizes = here["graph.nonzeros"].dropna()
+    if len(sizes) and float(sizes.max()) < TINY_NONZEROS:
         names = _join_names(here["dataset.name"])
         parts.append(
             f"The runs made here are on tiny graphs ({names}): they test the workflow, and say nothing about speed."

@@ -74,12 +74,13 @@ rule paper_report:
         extra=lambda wildcards, input: quote_option(
             "--extra", [f"{input.records}/{wildcards.experiment}", *input.emulated]
         ),
+        pictures=CONFIG.pictures,
     message:
         "Collecting, judging and drawing {wildcards.experiment}"
     shell:
         "(harness collect --runs results/runs --out {params.folder:q} --plan {input.plan:q} {params.extra}"
         " && harness claims --figure {params.shown:q} --quick --predictions workflows/predictions --tables {params.folder:q} --out {params.folder:q}/claims.parquet"
-        " && harness report --tables {params.folder:q} --out {output.report:q} --figures {output.figures:q}) > {log:q} 2>&1"
+        " && harness report --tables {params.folder:q} --out {output.report:q} --figures {output.figures:q} --pictures {params.pictures:q}) > {log:q} 2>&1"
 
 
 for target in TARGETS.figures:

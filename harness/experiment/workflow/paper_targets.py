@@ -24,6 +24,8 @@ class PaperTargets:
         """The folder of the results."""
         self.figures: dict[str, list[PaperFigure]] = {}
         """The figures of each target."""
+        self.requested: list[str] = []
+        """The reports that a workflow was asked for."""
         self.reproduced: dict[str, list[str]] = {}
         """The ids of the figures that each experiment reproduces."""
         for figure in figures:
@@ -43,7 +45,7 @@ class PaperTargets:
         """Raise UserError for a target that is neither a rule nor a file, and for a figure that cannot be made here."""
         for target in requested:
             if target in self.figures:
-                self.list_reports(target)
+                self.requested += self.list_reports(target)
             elif target not in rules and re.fullmatch(r"[\w-]+", target) and not Path(target).exists():
                 way_out = (
                     "`harness list figures` describes the figures; `all` runs the configured experiment."

@@ -145,7 +145,8 @@ def _draw_kind(
         subject = "; ".join(
             part for part in (", ".join(datasets) if titles[0] and not dataset else "", note) if part
         )
-        figure = compose_figure(titled, kind.mark, note)
+        unpredicted = "" if dataset or kind.table == "claims" else framed.describe_unpredicted(facets)
+        figure = compose_figure(titled, kind.mark, "; ".join(filter(None, (note, unpredicted))))
         pictures = render_formats(
             figure, formats, name, f"tables {framed.digest}", f"{kind.title}: {subject}"
         )

@@ -10,7 +10,7 @@ import pandas as pd
 
 from harness.report.figures.kind import FigureKind, find_kinds, read_tables
 from harness.report.figures.marks import Facet
-from harness.report.figures.panels import Panel
+from harness.report.figures.panels import Panel, put_paper_first
 from harness.results.parquet import read_claims_table, read_collected
 from harness.results.schema import TABLES
 from harness.results.statistics import ON_SHARED_CORES
@@ -45,6 +45,13 @@ class FramedTables:
             self._facets[key] = kind.make_facets(self._panels[kind.split_panels], self.by_run, chosen)
         return self._facets[key]
 
+    def describe_unpredicted(self, facets: Sequence[Facet]) -> str:
+        """Name the graphs of a paper that have no facet, because none of their runs could be predicted."""
+        shown = {facet.dataset for facet in facets}
+        refused = self.runs[(self.runs.source == "predicted") & (self.runs.status == "refused")]
+        names = sorted(set(refused["dataset.name"]) - shown)
+        return f"no prediction for {', '.join(names)} (see Failures in the report)" if names else ""
+
 
 def tables_digest(tables: Path) -> str:
     """Return a digest of the contents of the collected tables."""
@@ -75,4 +82,8 @@ def make_panels(runs: pd.DataFrame, claims: pd.DataFrame) -> dict[Callable[..., 
         content = (panel.dataset, panel.setting, str(panel.values), panel.graphs, *panel.runs.index)
         return known.setdefault(content, panel)
 
-    return {split: [share(panel) for panel in split(tables[table])] for split, table in table_of.items()}
+    def split_table(split: Callable[..., list[Panel]], table: str) -> list[Panel]:
+        panels = split(tables[table])
+        return put_paper_first(panels) if table == "runs" and len(claims) else panels
+
+    return {split: [share(panel) for panel in split_table(split, table)] for split, table in table_of.items()}

@@ -186,8 +186,6 @@ def split_panels(
 ) -> list[Panel]:
     """Split runs into panels, sorted by source and dataset. Planned runs that were never recorded are dropped.
 
-    Panels of a paper's own runs, with its printed values or predictions, come before runs that were made here.
-
     Runs that differ only in the settings `ignore` share a panel. If `graphs` names all datasets, runs on different
     datasets share a panel too. Epochs of the full graph and of mini-batches differ in what they train on, and share a
     panel only `across_families`.
@@ -205,8 +203,7 @@ def split_panels(
             values = dict(zip(keys, given, strict=True)) | {FEATURES: features}
             dataset = str(values.pop("dataset.name", ""))
             groups.append((dataset, {name: values[name] for name in settings}, part))
-    of_paper = bool((recorded.source == "published").any())
-    groups.sort(key=lambda group: _rank_sources(set(group[2].source), of_paper=of_paper))
+    groups.sort(key=lambda group: min(map(SOURCES.index, group[2].source)))
     texts = describe_differences([values for _, values, _ in groups])
     return [
         Panel(dataset, setting, group, values, strategies, tuple(graphs), order)
@@ -214,10 +211,9 @@ def split_panels(
     ]
 
 
-def _rank_sources(sources: Collection[str], *, of_paper: bool) -> tuple[bool, bool, int]:
-    """Return the sort key of a panel by the sources of its runs."""
-    is_later = of_paper and "measured" in sources
-    return is_later, "published" not in sources, min(map(SOURCES.index, sources))
+def put_paper_first(panels: list[Panel]) -> list[Panel]:
+    """Return the panels of a paper's own runs, then those with runs that were made here."""
+    return sorted(panels, key=lambda panel: bool((panel.runs.source == "measured").any()))
 
 
 def split_across_families(runs: pd.DataFrame) -> list[Panel]:
