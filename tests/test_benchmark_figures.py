@@ -64,7 +64,7 @@ def test_every_recorded_figure_has_the_title_of_its_recorded_rows() -> None:
         assert re.sub(r"\s", "", title) in re.sub(r"\s", "", drawn), name
 
 
-def test_title_of_predictions_names_who_is_fastest_and_who_cannot_be_told_apart() -> None:
+def test_title_of_predictions_names_the_fastest_and_the_ties() -> None:
     _, predicted = read_comparison()
     first, _, tied = title_predicted(predicted).partition(";")
     assert "compose" in first and "plexus and rdm" in tied

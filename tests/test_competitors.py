@@ -98,7 +98,7 @@ def test_dropped_loops_are_the_diagonal() -> None:
 @pytest.mark.parametrize(
     "run", [competitors.products, competitors.epochs, competitors.mini_batches], ids=lambda run: run.__name__
 )
-def test_what_is_missing_is_skipped_with_the_way_to_install_it(
+def test_missing_package_skips_with_an_install_command(
     run: Callable[[], Results], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(competitors, "load_mkl", lambda: None)

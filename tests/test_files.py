@@ -69,7 +69,7 @@ def test_a_whole_folder_holds_the_arrays_and_nothing_else(tmp_path):
     np.testing.assert_array_equal(np.load(tmp_path / "s" / "a" / "b.npy"), ARRAY)
 
 
-def test_what_is_hashed_is_the_file(tmp_path):
+def test_hash_is_that_of_the_file(tmp_path):
     for name, array in (("x", ARRAY), ("empty", ARRAY[:0]), ("strided", ARRAY.reshape(10, 100)[:, ::3])):
         hashed = put(tmp_path, name, array)
         content = (tmp_path / name).read_bytes()
@@ -152,7 +152,7 @@ def test_a_removed_folder_is_gone_whole(tmp_path):
     assert everything(tmp_path) == []
 
 
-def test_what_a_killed_remover_left_is_cleaned_up(tmp_path):
+def test_leftovers_of_a_killed_removal_are_removed(tmp_path):
     write(tmp_path / "s")
     killed(
         "shutil.rmtree = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -175,7 +175,7 @@ def test_a_full_disk_is_seen_before_anything_is_written(tmp_path):
     ("number", "kind"),
     [(errno.ENOSPC, RunError), (errno.EDQUOT, RunError), (errno.EIO, RunError), (errno.EACCES, UserError)],
 )
-def test_what_the_system_refuses_midway_leaves_nothing(tmp_path, monkeypatch, number, kind):
+def test_failed_system_call_leaves_no_files(tmp_path, monkeypatch, number, kind):
     def refuse(*_, **__):
         raise OSError(number, os.strerror(number))
 

@@ -127,7 +127,7 @@ def test_a_module_that_moved_says_where_it_is(package: str, name: str) -> None:
     assert find_spec(f"harness.{package}.{name}")
 
 
-def test_a_plugin_that_imports_a_module_that_moved_is_told_its_line(tmp_path: Path) -> None:
+def test_plugin_error_names_the_line_that_imports_a_moved_module(tmp_path: Path) -> None:
     plugin = tmp_path / "mine.py"
     plugin.write_text("import torch\nfrom harness.errors import UserError\n")
     with pytest.raises(UserError, match=rf"harness\.base\.errors, {re.escape(str(plugin))}, line 2"):

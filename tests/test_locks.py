@@ -69,7 +69,7 @@ def test_the_local_file_belongs_to_the_process_that_made_the_folder(without_lock
     assert is_abandoned(Path(place.name.replace(owner_tag(), owner)))
 
 
-def test_what_a_dead_launcher_left_is_removed_when_the_next_one_meets(without_locks):
+def test_leftovers_of_a_dead_launcher_are_removed(without_locks):
     place = find_lockable_path(without_locks / "meeting")
     dead = place.with_name(place.name.replace(f"-{os.getpid()}-", "-999999999-"))
     dead.touch()
@@ -193,7 +193,7 @@ def test_folder_that_is_removed_while_it_is_made_is_made_again(tmp_path, monkeyp
         assert times == 0
 
 
-def test_what_is_in_the_way_of_a_lock_is_an_error(tmp_path):
+def test_obstructed_lock_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "absent")
     for name in ("file", "link"):

@@ -91,7 +91,7 @@ def change_entries(**changed: Any) -> Page:
     return Page(TEXT, {**ENTRIES, **changed})
 
 
-def test_written_numbers_and_chosen_ones_are_told_apart() -> None:
+def test_numbers_of_a_page_are_classified() -> None:
     page = change_entries(results={"epoch takes {} s": "2.04"})
     kinds = {match.group(): kind for match, kind in page.classify()}
     assert kinds["2.0"] == kinds["5.3"] == "tied"

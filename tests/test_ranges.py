@@ -48,6 +48,6 @@ def test_a_part_of_a_range_is_counted_from_its_start(n: int, parts: int, start: 
 
 
 @given(*[st.integers(0, 9)] * 4)
-def test_what_two_ranges_have_in_common(a: int, b: int, c: int, d: int) -> None:
+def test_intersection_of_ranges(a: int, b: int, c: int, d: int) -> None:
     one, other = range(*sorted((a, b))), range(*sorted((c, d)))
     assert set(intersect_ranges(one, other)) == set(one) & set(other)

@@ -146,7 +146,7 @@ def test_home_folders_are_left_out(folder: str) -> None:
     assert hidden.endswith("~") and not HOME_FOLDER.search(hidden)
 
 
-def test_what_is_no_home_folder_stays() -> None:
+def test_paths_that_are_not_home_folders_are_kept() -> None:
     text = "https://host.example/home/x /opt/home-made data/home/x /opt/rooted ~/home/x /usr/share/homes"
     assert hide_home_folders(text) == text
 
@@ -170,7 +170,7 @@ def test_confusable_names_are_found(name: str) -> None:
         "epoch 3 of 10, 0.1 s each: loss 0.5",
     ],
 )
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_values_that_are_not_secret_are_kept(text: str) -> None:
     assert redact_secrets(text) == text
 
 

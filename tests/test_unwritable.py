@@ -71,9 +71,7 @@ on_each_mount = pytest.mark.parametrize(
 
 
 @on_each_mount
-def test_what_cannot_be_written_is_named_with_the_way_out(
-    kind: str, code: int, reason: str, project: Path
-) -> None:
+def test_unwritable_path_is_named_with_a_remedy(kind: str, code: int, reason: str, project: Path) -> None:
     found = call_where(kind, project, verbs(project))
     wrong = [answer for answer in found["answers"] if not is_refusal(answer, code, reason, project / "out")]
     assert wrong == []

@@ -128,7 +128,7 @@ def test_every_graph_is_built_and_every_run_made_once(finished: tuple[Project, s
 
 
 @pytest.mark.slow
-def test_what_the_paper_ran_is_another_plan_of_the_same_file(project: Project) -> None:
+def test_published_scale_is_another_plan(project: Project) -> None:
     mine = {"strategy": "serial", "dataset": "tiny-sbm", "ranks": [1, 2]}
     paper = {"strategy": "serial", "dataset": "tiny-rmat", "ranks": [64]}
     experiment = {"name": "both", "runs": [mine], "published": {"machine": "ethernet", "runs": [paper]}}
@@ -251,7 +251,7 @@ def test_a_build_is_shared_by_as_many_jobs_as_are_asked_for(project: Project) ->
     assert "build_jobs = 0" in project.snakemake(*words, "build_jobs=0", code=1)
 
 
-def test_a_timed_run_has_the_machine_for_itself(finished: tuple[Project, str]) -> None:
+def test_timed_run_is_exclusive(finished: tuple[Project, str]) -> None:
     project, _ = finished
     running: list[str] = []
     building = 0

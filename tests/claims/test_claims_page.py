@@ -80,7 +80,7 @@ def test_no_prediction_is_recorded_as_a_contradiction() -> None:
     assert contradicted and not [name for name in contradicted if CLAIMS[name].basis == "prediction"]
 
 
-def test_what_does_not_hold_is_under_one_heading_with_a_reason() -> None:
+def test_failed_claims_have_one_heading_and_a_reason() -> None:
     headings = read_recorded_headings()
     listed = [name for rows in headings.values() for name in rows]
     assert len(listed) == len(set(listed))

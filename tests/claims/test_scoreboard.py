@@ -35,7 +35,7 @@ def change(claim: Claim, **fields: Any) -> Claim:
 # Roles.
 
 
-def test_what_is_copied_from_a_paper_cannot_be_a_result() -> None:
+def test_transcribed_claim_cannot_be_a_result() -> None:
     assert not [
         claim.id for claim in CLAIMS.values() if claim.role == "result" and claim.basis in TRANSCRIBED
     ]
@@ -148,7 +148,7 @@ def test_values_are_converted_to_the_unit_that_the_paper_prints(evidence: Eviden
     assert verdict.ours == "4,000 [3,000 to 5,000]"
 
 
-def test_gigabytes_of_two_kinds_are_told_apart(evidence: Evidence) -> None:
+def test_decimal_and_binary_gigabytes_are_distinguished(evidence: Evidence) -> None:
     assert find_conversion("GiB", "GB", "X") == pytest.approx(1.073741824)
     ratio = judge(CLAIMS["SGN-033"], evidence).ratio
     assert ratio and ratio.value == pytest.approx(93.1 * 1.073741824 / 100)

@@ -38,7 +38,7 @@ def test_a_spec_wished_for_twice_is_run_once() -> None:
     assert len(expand(ROOT, experiment(entry, entry))) == 1
 
 
-def test_a_graph_that_nobody_knows_is_not_planned() -> None:
+def test_unknown_graph_is_not_planned() -> None:
     entry = {"strategy": "serial", "dataset": "\uff41"}
     with pytest.raises(UserError, match="dataset"):
         plan(ROOT, experiment(entry))

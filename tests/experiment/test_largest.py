@@ -41,7 +41,7 @@ def peak(spec: Spec) -> int:
 @pytest.mark.parametrize("name", list(BULK))
 @pytest.mark.parametrize("graph", ["replicated", "partitioned"])
 @pytest.mark.parametrize("megabytes", [32, 40, 64, 600])
-def test_what_is_chosen_fits_and_nothing_larger_does(name: str, graph: str, megabytes: int) -> None:
+def test_largest_choice_that_fits_is_chosen(name: str, graph: str, megabytes: int) -> None:
     budget = megabytes << 20
     found = spec_of(
         name, grid="largest", memory_gb=megabytes / 1024, params={"bulk": "largest", "graph": graph}

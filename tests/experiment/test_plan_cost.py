@@ -48,14 +48,14 @@ def test_a_run_costs_its_epochs_on_its_nodes() -> None:
     assert whole.disk_bytes == estimate_store_bytes(ROOT, asked.dataset)
 
 
-def test_no_time_is_told_of_a_machine_without_nodes() -> None:
+def test_machine_without_nodes_has_no_time() -> None:
     runs = [spec_of(machine="local", ranks=4, dataset="tiny-sbm")]
     assert not predict_costs(ROOT, runs)
     assert "node-hours" not in str(add_costs(ROOT, runs, {}))
 
 
 @pytest.mark.parametrize("order", [{}, {"permutation": "double"}, {"partition": "random", "parts": 4}])
-def test_a_store_is_as_large_as_told(
+def test_store_has_the_predicted_size(
     order: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HARNESS_DATASETS", str(tmp_path))

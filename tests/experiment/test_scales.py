@@ -157,7 +157,7 @@ def test_a_figure_that_no_paper_has_is_refused() -> None:
         expand(ROOT, Experiment(name="mine", reproduces=("plexus-fig88",), runs=runs))
 
 
-def test_what_reproduces_a_figure_has_the_runs_of_its_paper() -> None:
+def test_experiment_of_a_figure_has_published_runs() -> None:
     for path in PATHS:
         here = load_experiment(path)
         assert bool(here.reproduces) == (here.published is not None), path.stem

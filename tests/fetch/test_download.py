@@ -77,7 +77,7 @@ def test_a_file_is_fetched_once(site, tmp_path, known):
     ],
     ids=",".join,
 )
-def test_what_passes_is_waited_for_and_what_broke_off_is_resumed(site, tmp_path, faults):
+def test_transient_errors_are_retried_and_broken_downloads_resumed(site, tmp_path, faults):
     site.faults[PATH] = list(faults)
     assert fetch(tmp_path, sha256=SHA) == DATA
     begun_anew = [wanted for _, wanted in site.asked if wanted is None]
@@ -140,7 +140,7 @@ def test_a_server_that_never_ends_is_given_up(site, tmp_path, always, patience, 
     assert fetch(tmp_path) == DATA
 
 
-def test_what_has_come_is_not_asked_for_again_if_only_the_checks_are_lacking(site, tmp_path, monkeypatch):
+def test_complete_download_is_only_verified(site, tmp_path, monkeypatch):
     class Killed(BaseException):
         pass
 
@@ -162,7 +162,7 @@ def test_what_has_come_is_not_asked_for_again_if_only_the_checks_are_lacking(sit
 
 @pytest.mark.parametrize("beside", [b"", b"\n", b"\xff\xfe", b"short  graph.bin\n"])
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_checksum_that_is_none_is_refused_before_anything_comes(site, tmp_path, beside, is_there):
+def test_invalid_checksum_is_refused_before_the_download(site, tmp_path, beside, is_there):
     if is_there:
         fetch(tmp_path)
     (tmp_path / "raw").mkdir(exist_ok=True)
@@ -270,7 +270,7 @@ def test_a_file_that_changed_meanwhile_is_begun_anew(site, tmp_path):
         ("no length", {"bytes": 7}, "5,000,000 .* 7"),
     ],
 )
-def test_what_is_not_the_file_is_refused_and_not_kept(site, tmp_path, fault, known, said):
+def test_wrong_download_is_refused_and_removed(site, tmp_path, fault, known, said):
     site.faults[PATH] = [fault]
     with pytest.raises(UserError, match=said) as refusal:
         fetch(tmp_path, **known)
@@ -281,7 +281,7 @@ def test_what_is_not_the_file_is_refused_and_not_kept(site, tmp_path, fault, kno
     assert len(site.asked) == 1
 
 
-def test_nobody_there_is_said_after_a_few_tries(tmp_path, monkeypatch):
+def test_unreachable_server_is_reported_after_retries(tmp_path, monkeypatch):
     monkeypatch.setenv("HARNESS_MIRROR", "http://127.0.0.1:9")
     with pytest.raises(RunError, match="6 attempts"):
         fetch(tmp_path)
@@ -371,7 +371,7 @@ def test_raw_may_be_a_link_to_another_disk(site, tmp_path):
     "url",
     ["http://[::1/x", "https://host:port/x", "mirror.example.org/x", "file:///etc", "http:///x", "ftp://h/x"],
 )
-def test_a_url_that_is_none_is_refused_in_words(tmp_path, monkeypatch, url):
+def test_invalid_url_is_refused(tmp_path, monkeypatch, url):
     with pytest.raises(UserError, match="http"):
         download_file(RemoteFile(url=url, file="x"), tmp_path, print, QUICK)
     monkeypatch.setenv("HARNESS_MIRROR", url)
@@ -391,7 +391,7 @@ def test_a_redirect_leads_only_over_http(site, tmp_path):
         fetch(tmp_path)
 
 
-def test_a_certificate_that_nobody_trusts_is_said_at_once(tmp_path, monkeypatch):
+def test_untrusted_certificate_is_reported_immediately(tmp_path, monkeypatch):
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
     command += ["-keyout", "key", "-out", "cert"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
@@ -443,7 +443,7 @@ def test_waiter_resumes_after_killed_downloader(site, tmp_path, rounds):
     assert killed
 
 
-def test_a_lock_that_was_left_behind_holds_nobody_up(site, tmp_path):
+def test_stale_lock_does_not_block(site, tmp_path):
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / ".graph.bin.lock").touch()
     assert fetch(tmp_path) == DATA

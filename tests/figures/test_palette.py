@@ -151,7 +151,7 @@ def test_colours_can_be_seen_on_light_and_on_dark_paper() -> None:
     assert len({lighten_for_dark(look.colour) for look in BUILT_IN.values()}) == len(BUILT_IN)
 
 
-def test_a_strategy_from_elsewhere_has_a_look_of_its_own() -> None:
+def test_plugin_strategy_has_a_distinct_look() -> None:
     """The same on every machine, and never that of a built-in strategy or of another plugin in the same tables."""
     assert look_of("my-strategy") == look_of("my-strategy")
     names = [f"mine-{number}" for number in range(20)]
@@ -180,7 +180,7 @@ def test_every_row_of_a_ledger_counts_in_one_group(phase: Phase, op: Op) -> None
 
 
 @pytest.mark.parametrize("groups", [GROUPS, STEPS])
-def test_groups_are_told_apart_by_every_eye_and_neighbours_in_grey(groups: dict[str, Fill]) -> None:
+def test_group_colours_differ_for_colour_blind_readers_and_in_grey(groups: dict[str, Fill]) -> None:
     fills = list(groups.values())
     assert len({fill.colour for fill in fills}) == len(fills)
     for one, other in combinations(fills, 2):

@@ -161,7 +161,7 @@ def test_number_of_two_claims_is_drawn_once_and_without_its_bound(facet_of: Call
     assert facet.printed[["claim", "bound"]].to_numpy().tolist() == [["PLX-2", ""]]
 
 
-def test_end_of_scaling_lies_on_our_point_and_is_no_time_of_the_paper(facet_of: Callable[..., Facet]) -> None:
+def test_end_of_scaling_is_drawn_at_our_point(facet_of: Callable[..., Facet]) -> None:
     mark = {"kind": "end of scaling", "number": 4, "runs": select("plexus")}
     facet = facet_of(strong_scaling.KIND, claim(1, mark, read="text"), claim(2, SPEEDUP))
     ring, _ = facet.printed.to_dict("records")

@@ -192,7 +192,7 @@ def pattern_of(line: str) -> str:
     return re.sub(r"\d[\d\\.]*(?=\\ (?:ms|s)\b)", r"[\\d.]+", escaped) + r"\n"
 
 
-def test_what_a_page_prints_is_compared() -> None:
+def test_output_printed_on_pages_is_compared() -> None:
     assert matches("a ...\n  epoch 11 ms\n", "a b\n  epoch 4.5 ms\n")
     assert matches("a\n...\n", "a\nb\nc\n")
     assert matches("a\n...\nz\n", "a\nb\nc\nz\n")

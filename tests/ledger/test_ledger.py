@@ -236,7 +236,7 @@ def test_two_uses_of_a_tensor_are_each_charged_their_own_backward() -> None:
     }
 
 
-def test_where_no_gradient_is_asked_for_nothing_is_followed() -> None:
+def test_no_graph_is_recorded_without_gradients() -> None:
     ledger = Ledger(HandClock())
     ledger.start()
     frozen = torch.ones(2)

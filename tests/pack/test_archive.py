@@ -34,7 +34,7 @@ def entry(
     return info, data
 
 
-def test_what_was_packed_is_read(tmp_path: Path) -> None:
+def test_packed_entries_are_read_back(tmp_path: Path) -> None:
     path = tmp_path / "a.tar.gz"
     path.write_bytes(pack_archive("folder", FILES))
     assert read_archive(path, "folder") == FILES
@@ -128,7 +128,7 @@ NO_ARCHIVES = {
 
 
 @pytest.mark.parametrize("kind", NO_ARCHIVES)
-def test_what_is_no_archive_is_said(kind: str, tmp_path: Path) -> None:
+def test_invalid_archive_is_reported(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "a.tar.gz"
     path.write_bytes(NO_ARCHIVES[kind])
     with pytest.raises(UserError, match="not an archive of `harness pack`") as refused:

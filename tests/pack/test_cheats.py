@@ -264,7 +264,7 @@ def test_names_of_several_alphabets_are_found(copied: Path, tmp_path: Path) -> N
     assert verdicts["names"] == BROKEN and verdicts["elements"] == UNKNOWN
 
 
-def test_a_commit_that_nobody_has_is_said(copied: Path, tmp_path: Path) -> None:
+def test_unknown_commit_is_reported(copied: Path, tmp_path: Path) -> None:
     """A repository of others may have it, so it is no contradiction."""
     run = find_run(copied, "cagnet-2d")
     tell(run, "provenance", commit="deadbeef" * 5)

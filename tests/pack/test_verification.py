@@ -148,7 +148,7 @@ def test_strange_files_of_a_run_folder_are_not_packed(copied: Path, tmp_path: Pa
         (["--by", "Some Group", "--runs", "{empty}"], "no runs in"),
     ],
 )
-def test_what_cannot_be_packed_is_said(
+def test_unpackable_runs_are_reported(
     words: list[str], reason: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "empty").mkdir()

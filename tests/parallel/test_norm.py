@@ -72,7 +72,7 @@ def test_fused_kernel_equals_torch(relu, dropout, ranks) -> None:
         assert max(errors) < 1e-14
 
 
-def test_a_machine_without_a_compiler_is_told_the_ways_out(monkeypatch, tmp_path, request) -> None:
+def test_missing_compiler_error_lists_remedies(monkeypatch, tmp_path, request) -> None:
     request.addfinalizer(require_compiler.cache_clear)
     require_compiler.cache_clear()
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -78,7 +78,7 @@ def test_an_emulation_is_the_kernels_and_the_links(taped: Path) -> None:
     assert second.limited_by == "links.node_gbs"
 
 
-def test_it_is_a_record_of_its_own_source(taped: Path, tmp_path: Path) -> None:
+def test_emulated_run_has_the_source_emulated(taped: Path, tmp_path: Path) -> None:
     asked = ["runs", "emulate", str(taped), "--machine", "ethernet", "--out", str(tmp_path / "runs")]
     assert main(asked) == 0
     runs = collect(tmp_path / "runs", tmp_path / "tables").runs
@@ -254,7 +254,7 @@ def test_a_run_that_diverged_has_no_trace(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*/trace.json"))
 
 
-def test_what_cannot_be_traced_is_refused_before_the_run(taped: Path) -> None:
+def test_untraceable_run_is_refused_before_it_starts(taped: Path) -> None:
     spec = Spec.model_validate(read_record(taped).spec)
     with pytest.raises(UserError, match="links"):
         check_traceable(spec, ETHERNET.model_copy(update={"links": None}))

@@ -124,7 +124,9 @@ def test_ranks_of_this_machine_measure_their_links(tmp_path: Path, monkeypatch: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_cannot_measure_is_told_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_that_cannot_be_measured_are_refused_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HARNESS_RESULTS", str(tmp_path))
     with pytest.raises(UserError, match="at least 2 ranks"):
         measure_links(ROOT, "local", 1, lambda _: None)

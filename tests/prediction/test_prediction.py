@@ -202,7 +202,7 @@ def test_fused_operators_are_one_kernel_that_reads_its_operands_once() -> None:
     assert sum(event.streamed for event in fused.events) < sum(event.streamed for event in apart.events)
 
 
-def test_nothing_hides_where_ranks_share_cores() -> None:
+def test_prefetching_saves_no_time_where_ranks_share_cores() -> None:
     alone, ahead = (
         predict(
             Ready(ready("scalegnn", ALONE, params={"prefetch": prefetch}, batch=100), STORE),

@@ -78,7 +78,7 @@ def test_slices_add_up_to_the_end() -> None:
         assert sum(part.seconds for part in each.slices) == pytest.approx(each.ends[-1])
 
 
-def test_a_message_that_nobody_posts_is_an_error() -> None:
+def test_unposted_message_is_an_error() -> None:
     with pytest.raises(AssertionError, match="no rank posts"):
         simulate_ranks([[WorkItem(1.0, (), ["never"])]])
 

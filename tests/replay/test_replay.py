@@ -313,6 +313,6 @@ def test_a_card_says_what_to_expect() -> None:
         ({"features": {"kind": "file"}}, "expected.features"),
     ],
 )
-def test_what_a_card_leaves_open_is_named(changes: dict[str, Any], missing: str) -> None:
+def test_missing_card_keys_are_named(changes: dict[str, Any], missing: str) -> None:
     with pytest.raises(UserError, match=f"lacks {missing}, so"):
         facts_of_card(card(**changes))

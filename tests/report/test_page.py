@@ -138,7 +138,7 @@ def test_every_chart_has_the_rows_of_the_figures_numbers(elements: Elements, stu
     assert len(places) == len(data["charts"])
 
 
-def test_every_claim_is_told_with_its_verdict(elements: Elements, synthetic: SimpleNamespace) -> None:
+def test_every_claim_is_listed_with_its_verdict(elements: Elements, synthetic: SimpleNamespace) -> None:
     for claim in synthetic.claims():
         assert all(claim[name] in elements.text for name in ("id", "what", "verdict", "reason"))
 
@@ -151,7 +151,7 @@ def test_the_page_is_small(page: str, elements: Elements) -> None:
     assert len(load_vega()) + 1000 * of_runs / len(data["runs"]) < 8e6
 
 
-def test_every_configuration_and_every_failure_is_told(study: Path, elements: Elements) -> None:
+def test_every_configuration_and_failure_is_listed(study: Path, elements: Elements) -> None:
     runs = read_collected(study / "tables", "runs")
     failed = runs[runs.status != "ok"]
     assert len(failed) == 2
@@ -164,7 +164,7 @@ def test_every_configuration_and_every_failure_is_told(study: Path, elements: El
     assert f"{int((runs.status == 'ok').sum()) - 4} of {len(runs) - 4} runs" in elements.text
 
 
-def test_the_way_back_is_told(page: str, study: Path, elements: Elements) -> None:
+def test_report_has_the_commands_that_repeat_it(page: str, study: Path, elements: Elements) -> None:
     for words in (
         "harness run --spec",
         "harness collect --runs",
@@ -257,7 +257,7 @@ def test_the_answer_comes_first(elements: Elements, study: Path) -> None:
         ([[1.0], [2.0, 2.1]], [f"{FEW} serial", "needs 4 launches", "1 and 2"]),
     ],
 )
-def test_how_sure_an_order_is(
+def test_summary_states_the_certainty_of_the_order(
     seconds: list[list[float]], said: list[str], synthetic: SimpleNamespace, page_of: PageOf
 ) -> None:
     def fill(folder: Path) -> None:
@@ -271,7 +271,7 @@ def test_how_sure_an_order_is(
 
 
 @pytest.mark.parametrize("source", ["emulated", "predicted"])
-def test_what_was_not_measured_is_answered_with_its_intervals(
+def test_summary_of_predictions_has_intervals(
     source: str, synthetic: SimpleNamespace, page_of: PageOf
 ) -> None:
     """Where several strategies are to be compared: a curve over ranks has its figure."""
@@ -312,7 +312,7 @@ def test_the_page_says_when_no_parallel_run_pays(synthetic: SimpleNamespace, pag
         assert fact in text
 
 
-def test_launches_are_told_apart_by_number_and_time(elements: Elements) -> None:
+def test_launches_are_identified_by_number_and_time(elements: Elements) -> None:
     entries = document(elements)["runs"].values()
     assert sorted(entry["n"] for entry in entries) == list(range(1, len(entries) + 1))
     assert {entry["launch"] for entry in entries if entry["status"] == "ok" and "ranks" in entry} == {
@@ -350,7 +350,7 @@ def test_the_same_tables_give_the_same_page(study: Path, tmp_path: Path) -> None
         ({"load_average": 99.0}, "2 runs"),
     ],
 )
-def test_what_spoils_a_comparison_is_said(
+def test_report_warns_of_incomparable_runs(
     changes: dict[str, object], said: str, synthetic: SimpleNamespace, page_of: PageOf
 ) -> None:
     def fill(folder: Path) -> None:

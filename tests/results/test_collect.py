@@ -160,7 +160,9 @@ def test_ok_run_below_its_lower_bound_is_listed_and_not_verified(
     assert collect(runs, tmp_path).is_complete
 
 
-def test_what_has_no_column_is_kept(synthetic: SimpleNamespace, specs: list[Spec], tmp_path: Path) -> None:
+def test_values_without_a_column_are_kept(
+    synthetic: SimpleNamespace, specs: list[Spec], tmp_path: Path
+) -> None:
     told = synthetic.provenance(placement=[0, 1], weather={"sky": "grey"})
     synthetic.write_ok(tmp_path / "runs", specs[0], 1.0, provenance=told)
     row = collect(tmp_path / "runs", tmp_path).runs.iloc[0]
@@ -332,7 +334,7 @@ def test_a_wrong_plan_is_refused(text: str | None, said: str, runs: Path, tmp_pa
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_nothing_to_collect_is_said(exists: bool, tmp_path: Path) -> None:
+def test_empty_collection_is_reported(exists: bool, tmp_path: Path) -> None:
     if exists:
         (tmp_path / "runs").mkdir()
     with pytest.raises(UserError, match=r"runs.*harness run"):

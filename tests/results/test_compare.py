@@ -117,7 +117,7 @@ def test_two_launches_of_one_spec_are_compared_with_each_other(
         (["0123456789abcdef", "0123"], "is not a run: it is not a run folder"),
     ],
 )
-def test_what_is_no_side_is_refused(
+def test_invalid_side_of_a_comparison_is_refused(
     words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compare", *words]) == 2

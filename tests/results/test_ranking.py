@@ -123,7 +123,7 @@ def test_cheating_run_is_marked_and_not_ranked(
     assert rows.is_ranked.sum() == len(rows) - len(marked)
 
 
-def test_copied_runs_are_ranked_for_nobody(honest: Path, contribute: Contribute, tmp_path: Path) -> None:
+def test_copied_runs_are_not_ranked(honest: Path, contribute: Contribute, tmp_path: Path) -> None:
     contribute("Honest", honest)
     contribute("Copier", honest)
     rows = judge(tmp_path / "packs")

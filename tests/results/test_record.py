@@ -30,7 +30,7 @@ def spec(synthetic: SimpleNamespace) -> Any:
     return synthetic.make_spec("cagnet-1d", "tiny", {"p": 2})
 
 
-def test_what_was_written_is_read_back(synthetic: SimpleNamespace, spec: Any, tmp_path: Path) -> None:
+def test_written_data_is_read_back(synthetic: SimpleNamespace, spec: Any, tmp_path: Path) -> None:
     tables = synthetic.make_tables(spec, 1.0, 0.1)
     told = synthetic.make_record(spec, tables)
     folder = write_record(tmp_path, spec.model_dump(mode="json"), told, tables)

@@ -36,6 +36,6 @@ def test_hash_is_of_the_files_at_the_commit(commit: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["", "HEAD", "--all", "0" * 40, "--output=x" + "0" * 30])
-def test_what_is_no_known_commit_has_no_hash(name: str, commit: str, tmp_path: Path) -> None:
+def test_unknown_commit_has_no_hash(name: str, commit: str, tmp_path: Path) -> None:
     assert hash_committed_strategies(tmp_path, name) == ""
     assert not (tmp_path / "x").exists()

@@ -72,7 +72,7 @@ def test_ranks_agree_on_the_end_of_a_run(tmp_path: Path, fork_server: ForkServer
 
 
 @pytest.mark.usefixtures("ranks_at_hand")
-def test_a_batch_survives_a_spec_that_diverges_and_one_that_is_none(
+def test_batch_continues_after_divergent_and_invalid_specs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs, files = tmp_path / "results" / "runs", [tmp_path / "unreadable.json"]

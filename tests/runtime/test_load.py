@@ -71,7 +71,7 @@ def test_no_op_both_computes_and_sends() -> None:
     assert set(Op) - COMPUTING - MOVING == {Op.GLUE, Op.SKEW}
 
 
-def test_a_driver_is_asked_until_nobody_listens() -> None:
+def test_readings_end_with_the_block_that_takes_them() -> None:
     numbers, before = count(), threading.active_count()
     with read_in_background(lambda: float(next(numbers)), every=0.001) as readings:
         while len(readings) < 3:
@@ -82,7 +82,7 @@ def test_a_driver_is_asked_until_nobody_listens() -> None:
     assert [at for at, _ in readings] == sorted(at for at, _ in readings)
 
 
-def test_without_a_gpu_nobody_is_asked() -> None:
+def test_driver_is_not_queried_without_a_gpu() -> None:
     ask = make_utilisation_reader(torch.device("cpu"))
     with read_in_background(ask) as readings:
         assert ask is None

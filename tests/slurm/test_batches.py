@@ -151,7 +151,7 @@ def test_a_run_may_take_what_the_last_like_it_took_with_a_margin(tmp_path: Path)
     )
 
 
-def test_a_job_has_time_for_all_its_runs_and_no_more_than_it_may() -> None:
+def test_job_time_covers_its_runs_up_to_the_limit() -> None:
     assert estimate_job_minutes([10], SLURM) == 10 + OVERHEAD_MINUTES
     assert estimate_job_minutes([10] * 3, SLURM) == pytest.approx(
         3 * (10 - START_MINUTES) + START_MINUTES + OVERHEAD_MINUTES

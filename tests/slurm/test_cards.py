@@ -130,7 +130,7 @@ def test_a_rank_a_node_and_a_job_without_gpus_have_their_lines_too() -> None:
     assert make_batch_line(request_job([3], slurm, 5), "flux") == line
 
 
-def test_an_allocation_of_each_scheduler_is_known_and_a_rank_is_none() -> None:
+def test_allocations_are_detected_and_ranks_are_not_allocations() -> None:
     flux, pbs, lsf = {"FLUX_URI": "local://x"}, {"PBS_JOBID": "1"}, {"LSB_JOBID": "1"}
     assert can_start_steps(flux, "flux") and can_start_steps(pbs, "pbs") and can_start_steps(lsf, "lsf")
     assert not can_start_steps({**flux, "FLUX_TASK_RANK": "0"}, "flux")

@@ -226,7 +226,7 @@ def test_preempted_jobs_are_started_again() -> None:
     assert "slurm-no-requeue" not in profile()
 
 
-def test_what_the_site_says_is_stronger_than_the_card(tmp_path: Path) -> None:
+def test_site_settings_override_the_card(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "machines").symlink_to(ROOT / "config" / "machines")
     assert load_site(tmp_path) == Site()

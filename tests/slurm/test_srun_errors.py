@@ -57,7 +57,7 @@ def test_the_first_that_srun_did_not_end_itself_is_the_cause(log: str, deaths: l
     assert parse_srun_errors(log).deaths == deaths
 
 
-def test_memory_and_lost_nodes_are_told_from_other_ends() -> None:
+def test_out_of_memory_and_lost_nodes_are_recognized() -> None:
     assert [parse_srun_errors(log).out_of_memory for log in (MEMORY, CGROUP, KILLED, NODE)] == [
         True,
         True,
@@ -72,7 +72,7 @@ def test_memory_and_lost_nodes_are_told_from_other_ends() -> None:
     ]
 
 
-def test_a_step_that_the_controller_never_made_is_told_from_one_that_ended() -> None:
+def test_unstarted_step_differs_from_an_ended_one() -> None:
     logs = (AWAY, BUSY, KILLED + AWAY, NODE, "srun: error: Unable to create step for job 5: Invalid job id\n")
     assert [parse_srun_errors(log).never_started for log in logs] == [True, True, False, False, False]
 
@@ -81,7 +81,7 @@ def test_a_step_that_the_controller_never_made_is_told_from_one_that_ended() -> 
     ("text", "seconds"),
     [("0:07", 7), ("12:34", 754), ("1:02:03", 3723), ("2-00:00:01", 172801), ("UNLIMITED", None), ("", None)],
 )
-def test_what_is_left_of_a_job(text: str, seconds: float | None) -> None:
+def test_time_left_is_parsed_to_seconds(text: str, seconds: float | None) -> None:
     assert parse_seconds(text) == seconds
 
 
@@ -145,5 +145,5 @@ def test_each_scheduler_is_asked_by_its_own_command(
         "an interactive shell",
     ],
 )
-def test_who_is_in_a_job_and_no_task_starts_steps(environ: dict[str, str], starts_steps: bool) -> None:
+def test_process_in_a_job_outside_a_task_starts_steps(environ: dict[str, str], starts_steps: bool) -> None:
     assert can_start_steps(environ) is starts_steps

@@ -103,7 +103,7 @@ def test_oom_and_timeout_are_results_and_are_not_tried_again(project: Project) -
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_cancelled_job_is_tried_again_and_d2_nobody_waits_for_it(project: Project) -> None:
+def test_d2_cancelled_job_is_retried_without_waiting(project: Project) -> None:
     process, job, before = half_way(project, 2)
     project.cluster.call("scancel", job)
     assert process.wait(timeout=1800) == 0, project.output()

@@ -90,7 +90,7 @@ def test_a_vertex_may_have_no_labels(tmp_path):
         ("adj_full.npz", "no archive", "adj_full.npz"),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path, file, text, told):
+def test_malformed_graphsaint_file_is_refused(tmp_path, file, text, told):
     folder = written(tmp_path / "saint")
     (folder / file).write_text(text)
     with pytest.raises(UserError, match=told):
@@ -108,7 +108,7 @@ def test_what_does_not_fit_is_named(tmp_path, file, text, told):
         ),
     ],
 )
-def test_a_matrix_that_is_none_is_refused(tmp_path, changes, told):
+def test_invalid_matrix_is_refused(tmp_path, changes, told):
     folder = written(tmp_path / "saint")
     with np.load(folder / "adj_full.npz") as arrays:
         parts = {**arrays, **changes}

@@ -94,6 +94,6 @@ def test_any_pieces_give_the_same(folder, at_once):
         ("2 1 1\n2 5\n1\n", "line of vertex 2 is not a list"),
     ],
 )
-def test_what_is_no_graph_is_refused(folder, text, told):
+def test_invalid_graph_is_refused(folder, text, told):
     with pytest.raises(UserError, match=told):
         read(folder, text)

@@ -28,7 +28,7 @@ def test_a_part_number_a_line(tmp_path, text):
         ("0\n99999999999999999999\n2\n", "line 2 is '99999999999999999999'"),
     ],
 )
-def test_what_is_no_partition_of_this_graph_is_refused(tmp_path, text, said):
+def test_partition_of_another_graph_is_refused(tmp_path, text, said):
     (tmp_path / "mine.part.3").write_text(text)
     with pytest.raises(UserError) as refusal:
         read_partition_file(tmp_path / "mine.part.3", 3, 3)

@@ -137,7 +137,7 @@ def test_anything_but_data_is_refused_by_name(tmp_path, monkeypatch, content, na
     assert not (tmp_path / "PROOF").exists()
 
 
-def test_a_matrix_with_wild_indices_is_refused(tmp_path):
+def test_matrix_with_indices_out_of_range_is_refused(tmp_path):
     matrix = KNOWN.copy()
     matrix.indices[0] = 1 << 20
     (tmp_path / "wild").write_bytes(as_python_2(matrix))

@@ -52,7 +52,7 @@ def test_edges_alone_are_a_graph(tmp_path):
     assert read(tmp_path, Data(edge_index=torch.tensor([[0], [1]]), num_nodes=9)).n == 9
 
 
-def test_what_others_allow_stays_allowed(tmp_path):
+def test_safe_globals_of_others_are_kept(tmp_path):
     before = set(torch.serialization.get_safe_globals())
     read(tmp_path, data())
     assert set(torch.serialization.get_safe_globals()) == before
@@ -79,7 +79,7 @@ class Planted:
         ((data(), {"x": torch.tensor([0, 5, 12])}), "several graphs"),
     ],
 )
-def test_what_is_no_graph_is_refused(tmp_path, capsys, saved, told):
+def test_invalid_graph_is_refused(tmp_path, capsys, saved, told):
     with pytest.raises(UserError, match=told):
         read(tmp_path, saved)
     assert "unpickled" not in capsys.readouterr().out

@@ -137,7 +137,7 @@ def test_matrices_in_text(tmp_path, name, symmetry, field, at_once):
     ],
     ids=lambda source: source.kind,
 )
-def test_what_is_drawn(tmp_path, source, at_once):
+def test_drawn_edges_are_the_same_in_blocks_and_at_once(tmp_path, source, at_once):
     check(source, tmp_path, at_once)
 
 

@@ -60,7 +60,7 @@ def test_a_wrong_field_is_named_with_its_value_and_what_is_accepted(root, write_
 
 
 @pytest.mark.parametrize("text", ["source: [", "a:\n\t- b", "- a\n- b\n", "", "name: other\n"])
-def test_what_is_no_card_is_refused(root, text):
+def test_invalid_card_is_refused(root, text):
     (root / CATALOG / "toy.yaml").write_text(text)
     assert "toy.yaml" in refused(root)
 

@@ -20,7 +20,7 @@ from harness.spec.dataset import DatasetChoice
         ({"partition": "metis", "parts": 4, "permutation": "double"}, ["'metis'", "permutation = 'double'"]),
     ],
 )
-def test_what_is_not_an_order_is_refused(fields, said):
+def test_invalid_order_is_refused(fields, said):
     with pytest.raises(UserError) as refusal:
         validate(DatasetChoice, {"name": "toy", **fields}, "test")
     assert all(word in str(refusal.value) for word in said), str(refusal.value)

@@ -88,7 +88,7 @@ def test_a_file_may_bring_everything(tmp_path, make_card):
         ("split", {"kind": "random", "train": 1e-9}, ["training vertex"]),
     ],
 )
-def test_what_a_source_does_not_bring_is_refused(files, make_card, recipe, change, words):
+def test_data_that_a_source_lacks_is_refused(files, make_card, recipe, change, words):
     message = refused(make_card(**FROM_FILES | {recipe: change}), files)
     for word in words:
         assert word in message

@@ -89,7 +89,7 @@ def test_mirror_images_made_later_are_those_of_scattering(graph, blocks):
             assert np.array_equal(np.sort(made), np.sort(keys(both, i, j)))
 
 
-def test_a_mirror_image_may_lie_as_far_as_32_bits_allow():
+def test_mirrored_entries_of_the_largest_graph_are_exact():
     n = 2**31 - 1
     both, straight = (
         scatter_entries(np.array([n - 1]), np.array([n - 2]), Blocking(n, 1), both=both)

@@ -104,7 +104,7 @@ def test_every_kind_of_file_gives_the_graph(root, files, edges, harness, name, o
     np.testing.assert_allclose(found, undirected(edges), rtol=1e-6)
 
 
-def test_what_belongs_to_vertices_is_read(root, files, harness):
+def test_vertex_data_is_read(root, files, harness):
     draw = np.random.default_rng(4)
     features = draw.standard_normal((N, 5)).astype(np.float32)
     labels, split = draw.integers(-1, 4, N), draw.integers(1, 4, N)
@@ -122,7 +122,7 @@ def test_what_belongs_to_vertices_is_read(root, files, harness):
     np.testing.assert_array_equal(store.split(range(N)), np.where(labels < 0, 0, split))
 
 
-def test_what_a_file_brings_is_not_drawn(root, edges, tmp_path, harness):
+def test_data_given_in_files_is_not_generated(root, edges, tmp_path, harness):
     y, X = torch.arange(N) % 3, torch.randn(N, 6, generator=torch.Generator().manual_seed(0))
     graph = Data(x=X, y=y, edge_index=torch.from_numpy(edges.T.copy()), train_mask=y == 0)
     torch.save(graph, tmp_path / "graph.pt")
@@ -255,7 +255,7 @@ def test_vertices_may_have_names(root, named, edges, harness, name, options):
     np.testing.assert_allclose(found, undirected(edges)[order][:, order], rtol=1e-6)
 
 
-def test_what_belongs_to_vertices_goes_by_their_names(root, named, harness):
+def test_vertex_data_is_matched_by_name(root, named, harness):
     """Lines in any order; a vertex that is not named has no label and no part in the split."""
     labelled = [f"{NAMES[v]},{v % 5}\n" for v in range(N - 1, 0, -1)]
     (named / "y.csv").write_text("".join(["person,club\n", *labelled]))

@@ -80,7 +80,7 @@ def test_names_of_classes_are_facts(root, tmp_path):
     assert facts["source"] == f"edges, {tmp_path / 'edges.csv'}"
 
 
-def test_what_the_parts_exchange_is_told(root):
+def test_communication_between_parts_is_reported(root):
     """53 vertices in random quarters: 14, 14, 14 and 11."""
     build_store(root, PARTS)
     cut = describe_dataset(root, PARTS).cut

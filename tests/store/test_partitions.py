@@ -277,7 +277,7 @@ def test_as_many_are_computed_at_once_as_the_memory_allows(root, computed):
     assert len(computed) == 3
 
 
-def test_what_ends_a_process_that_partitions_is_told(root, monkeypatch):
+def test_cause_of_a_partitioner_exit_is_reported(root, monkeypatch):
     def refused(*_):
         raise UserError("no such engine")
 
@@ -335,7 +335,7 @@ def test_a_kept_partition_that_does_not_fit_is_refused_by_name_with_the_way_out(
 
 
 @pytest.mark.parametrize("partition", ["metis", "hypergraph"])
-def test_what_would_take_too_much_memory_is_refused_before_it_is_begun(root, write_card, computed, partition):
+def test_build_that_exceeds_memory_is_refused_before_it_starts(root, write_card, computed, partition):
     """And is no obstacle to what is there already, or needs no graph."""
     choice = DatasetChoice(name="toy", partition=partition, parts=4)
     little = BuildResources(memory=1 << 14)

@@ -120,7 +120,7 @@ def test_a_step_waits_for_all_jobs_of_the_one_before(root, choice):
 
 
 @pytest.mark.parametrize("choice", ["as it stands"], indirect=True)
-def test_where_there_is_a_store_a_share_is_nothing_to_do(root, choice, undisturbed):
+def test_share_of_a_finished_store_is_a_no_op(root, choice, undisturbed):
     folder = build_store(root, choice)
     for each in shares(2):
         assert build_store(root, choice, job=each) == folder
@@ -245,7 +245,7 @@ def test_without_locks_a_share_is_refused_and_a_build_leaves_nothing_behind(
 @pytest.mark.parametrize(
     "text", ["scatter", "scatter:0", "scatter:2/2", "scatter:0/0", "finish:0/1", "settle:-1/2", ""]
 )
-def test_what_is_no_share_is_refused(text):
+def test_invalid_share_is_refused(text):
     with pytest.raises(UserError, match="STEP:NUMBER/JOBS"):
         parse_build_job(text)
 

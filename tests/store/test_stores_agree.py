@@ -154,7 +154,7 @@ def test_two_partitions_of_one_order_are_two_datasets(make_graph):
     assert one.manifest_hash != two.manifest_hash
 
 
-def test_what_is_served_belongs_to_the_caller(graph, store_of):
+def test_served_value_belongs_to_the_caller(graph, store_of):
     store, everything = store_of(graph, "single"), range(graph.n)
     for serve in (
         lambda: store.adjacency(everything, everything).val,

@@ -150,5 +150,5 @@ def throw_sites(project: Path, examples: int) -> None:
 
 @pytest.mark.parametrize("throw", [throw_names, throw_bytes, throw_sites])
 @pytest.mark.parametrize("examples", [QUICK, pytest.param(LONG, marks=pytest.mark.slow)])
-def test_whatever_is_brought_writes_nothing_outside_of_the_datasets(throw, examples, project) -> None:
+def test_import_writes_only_into_the_datasets_folder(throw, examples, project) -> None:
     throw(project, examples)

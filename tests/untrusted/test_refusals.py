@@ -118,7 +118,7 @@ def test_a_build_that_was_killed_after_its_seal_leaves_no_work(project, monkeypa
 
 
 @pytest.mark.parametrize("kind", ["scalar", "mapping", "list"])
-def test_what_is_no_experiment_is_named_and_not_quoted(project, kind):
+def test_invalid_experiment_is_named_and_not_quoted(project, kind):
     secret = "hunter2-is-the-word"
     text = {
         "scalar": f"root:x:0:{secret}:\nbin:x:1\n",
@@ -162,7 +162,7 @@ def test_an_unforeseen_error_is_one_line_and_a_log(project, monkeypatch):
         main(["list", "machines"])
 
 
-def test_an_answer_that_nobody_reads_to_its_end_is_no_error(project):
+def test_closed_output_pipe_is_not_an_error(project):
     command = [sys.executable, "-m", "harness", "data", "info", "tiny-sbm"]
     done = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
     assert done.stdout is not None and done.stderr is not None
@@ -210,7 +210,7 @@ class Named(Serial): name = None
         ("Named", ["name = None"]),
     ],
 )
-def test_a_plugin_is_told_what_it_does_not_say_of_itself(project, named, said):
+def test_plugin_error_names_the_missing_attributes(project, named, said):
     path = project / "plugin.py"
     path.write_text(PLUGIN)
     for words in (

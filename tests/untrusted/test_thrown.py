@@ -278,13 +278,13 @@ VALUES = st.one_of(
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_whatever_a_file_holds(kind, project, sound):
+def test_random_file_is_read_or_refused(kind, project, sound):
     throw(kind, project, sound, QUICK)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_whatever_a_file_holds_at_length(kind, project, sound):
+def test_many_random_files_are_read_or_refused(kind, project, sound):
     throw(kind, project, sound, LONG)
 
 
@@ -306,7 +306,7 @@ def throw(kind, project, sound, examples):
 
 @settings(max_examples=QUICK, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_whatever_an_option_says(project, data):
+def test_random_option_is_accepted_or_refused(project, data):
     verb = data.draw(st.sampled_from(sorted(OPTIONS)))
     option, value = data.draw(st.sampled_from(OPTIONS[verb])), data.draw(VALUES)
     say(verb, *SOUND[verb], f"{option}={value}")
@@ -362,12 +362,12 @@ def imports(draw: st.DrawFn) -> dict[str, tuple[str, bytes]]:
 
 @settings(max_examples=QUICK, suppress_health_check=list(HealthCheck))
 @given(files=imports())
-def test_whatever_an_import_brings(project, files):
+def test_random_import_succeeds_or_is_refused(project, files):
     bring(project, files)
 
 
 @pytest.mark.slow
 @settings(max_examples=LONG, suppress_health_check=list(HealthCheck))
 @given(files=imports())
-def test_whatever_an_import_brings_at_length(project, files):
+def test_many_random_imports_succeed_or_are_refused(project, files):
     bring(project, files)
