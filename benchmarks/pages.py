@@ -49,7 +49,7 @@ PAGES = {
         "prediction.memory --dataset ogbn-products@1/64",
     ],
     "messages": ["prediction.messages"],
-    "claims": ["harness claims --twins --all --save workflows/predictions"],
+    "claims": ["harness claims --twins --all --predictions workflows/predictions"],
     "findings": [
         f"findings.{part}" for part in ("balance", "model", "dimensions", "settings", "swaps", "edges")
     ],
