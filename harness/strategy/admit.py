@@ -173,6 +173,7 @@ def parse_grid(strategy: type[Strategy], text: str | None, ranks: int) -> dict[A
         ) from None
     if prod(grid.values()) != ranks:
         raise UserError(
-            f"grid {format_value(text)} holds {prod(grid.values())} ranks, not the {ranks} asked for."
+            f"grid {format_value(text)} holds {prod(grid.values())} ranks, not the {ranks} asked for. "
+            f"`harness list grids --strategy {strategy.name} --ranks {ranks}` lists those that fit."
         )
     return grid
