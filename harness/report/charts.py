@@ -13,7 +13,7 @@ import pandas as pd
 from harness.report.embedding import TextTable, encode_frame
 from harness.report.figures.axis_scales import Scale
 from harness.report.figures.framed_tables import KINDS, FramedTables
-from harness.report.figures.marks import Facet, Mark
+from harness.report.figures.marks import Facet, Mark, Points
 from harness.report.figures.palette import (
     FAINT,
     GRID,
@@ -96,7 +96,7 @@ def make_charts(framed: FramedTables, texts: TextTable) -> tuple[list[ChartSecti
                 len(documents),
                 title or facet.dataset or kind.title,
                 facet.headline,
-                width > COLUMN_WIDTH,
+                width > COLUMN_WIDTH and not isinstance(kind.mark, Points),  # whose labels are in files only
                 round(PIXELS_PER_INCH * height),
             )
             places.append(place)
