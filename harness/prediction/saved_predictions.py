@@ -1,10 +1,11 @@
 """Predictions of the papers' runs, saved in files, so that figures and verdicts need not make them again.
 
-A file belongs to an experiment. Its first line has the commit that made the predictions, the constants of the machine
-cards, and the best grids; every other line has the prediction of a run, or the reason why there is none. The
-predictions for a card count only as long as its constants do not change.
+A file belongs to an experiment, and is compressed by gzip. Its first line has the commit that made the predictions, a
+digest of the constants of each machine card, and the best grids; every other line has the prediction of a run, or the
+reason why there is none. The predictions for a card count only as long as its constants do not change.
 """
 
+import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -20,6 +21,7 @@ from harness.runtime.rank_tables import key_from_row
 from harness.spec.machine_card import MachineCard, list_machines, load_machine_card
 from harness.spec.spec import Spec, digest
 
+SUFFIX = ".jsonl.gz"
 Grids = dict[str, dict[AxisName, int]]
 """The best grid of each request, by its digest."""
 
@@ -99,14 +101,15 @@ class SavedPredictions:
         }
         lines = [head, *(_to_line(key, saved) for key, saved in rows.items())]
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{experiment}.jsonl"
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        path = folder / f"{experiment}{SUFFIX}"
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        path.write_bytes(gzip.compress(text.encode(), mtime=0))
         return path
 
     def read(self, path: Path, root: Path) -> None:
         """Add the predictions in a file, without those for cards whose constants have changed."""
         try:
-            head, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+            head, *lines = map(json.loads, gzip.decompress(path.read_bytes()).splitlines())
             known = set(list_machines(root))
             current = {
                 name
@@ -118,8 +121,8 @@ class SavedPredictions:
                     key, saved = _from_line(line, head["commit"])
                     self._by_run[key] = saved
             if current == set(head["cards"]):
-                self.best_grids[path.stem] = head["best_grids"]
-        except (LookupError, TypeError, ValueError) as error:
+                self.best_grids[path.name.removesuffix(SUFFIX)] = head["best_grids"]
+        except (LookupError, TypeError, ValueError, OSError, EOFError) as error:
             reason = clip_line(f"{type(error).__name__}: {error}", 200)
             raise UserError(f"{path} is no file of predictions ({reason}).") from None
 
@@ -127,7 +130,7 @@ class SavedPredictions:
 def read_predictions(folder: Path | None, root: Path, commit: str = "") -> SavedPredictions:
     """Read the predictions in the files of a folder."""
     saved = SavedPredictions(commit)
-    for path in sorted(folder.glob("*.jsonl")) if folder else ():
+    for path in sorted(folder.glob(f"*{SUFFIX}")) if folder else ():
         saved.read(path, root)
     return saved
 

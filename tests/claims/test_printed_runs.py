@@ -64,10 +64,24 @@ def test_printed_values_stand_in_tables_and_figures(
         assert (
             main(["claims", "--figure", "scalegnn-fig6a", "scalegnn-fig7a", "--records", str(records)]) == 0
         )
-    assert len(list(records.iterdir())) == 8
+    assert {path.name for path in records.iterdir()} == {"scalegnn-figure-6", "scalegnn-figure-7"}
+    assert len(list(records.glob("*/*/record.json"))) == 8
     nothing = tmp_path / "runs"
     nothing.mkdir()
-    assert main(["collect", "--runs", str(nothing), "--extra", str(records), "--out", str(tmp_path)]) == 0
+    assert (
+        main(
+            [
+                "collect",
+                "--runs",
+                str(nothing),
+                "--extra",
+                *map(str, records.iterdir()),
+                "--out",
+                str(tmp_path),
+            ]
+        )
+        == 0
+    )
     assert "8 runs collected: 8 ok; " in capsys.readouterr().out
     runs, tables = read_collected(tmp_path, "runs"), read_tables(tmp_path)
     assert set(runs.source) == {"published"}

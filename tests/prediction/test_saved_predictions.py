@@ -1,5 +1,6 @@
 """Predictions that are saved in files: read back as they were, and only while the constants of their card hold."""
 
+import gzip
 import json
 import shutil
 from collections.abc import Callable
@@ -111,6 +112,7 @@ def test_predictions_by_other_constants_are_left_out(
     "text", ["", "{}\n", "no JSON\n", '{"commit": "", "cards": {}, "best_grids": {}}\n[]\n']
 )
 def test_broken_file_is_refused_by_its_name(text: str, tmp_path: Path) -> None:
-    (tmp_path / "broken.jsonl").write_text(text)
-    with pytest.raises(UserError, match=r"broken\.jsonl"):
-        read_predictions(tmp_path, ROOT)
+    for content in (text.encode(), gzip.compress(text.encode())):
+        (tmp_path / "broken.jsonl.gz").write_bytes(content)
+        with pytest.raises(UserError, match=r"broken\.jsonl"):
+            read_predictions(tmp_path, ROOT)

@@ -359,7 +359,8 @@ def _describe(option: "AdvisedOption") -> str:
     grid = f" --grid {option.grid}" if option.strategy.spec.ranks > 1 else ""
     each = f", {format_seconds(option.cost)} a training vertex" if option.mini_batches else ""
     time = f"{format_seconds(seconds.value)} an epoch ({format_interval(seconds.low, seconds.high)})"
-    return f"{option.strategy.name}{grid}: {time}{each}"
+    kind = " (approximates serial training)" if _is_approximate(option) else ""
+    return f"{option.strategy.name}{kind}{grid}: {time}{each}"
 
 
 def describe_fewer(fewer: Sequence["FewerRanks"], ranks: int) -> str:

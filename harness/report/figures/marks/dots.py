@@ -96,12 +96,12 @@ class Dots:
 
         A single launch without an interval has no ends.
         """
-        of_label = frame.groupby("label", sort=False)
-        values = of_label[self.x.column]
+        values = frame[self.x.column].astype(float).groupby(frame.label, sort=False)
         several = values.min() < values.max()
         ends = {"low": values.min().where(several), "high": values.max().where(several)}
         if "low" in frame:
-            ends = {end: of_label[end].first().fillna(most) for end, most in ends.items()}
+            given = frame.groupby("label", sort=False)[["low", "high"]].first().astype(float)
+            ends = {end: given[end].fillna(most) for end, most in ends.items()}
         kept = ["label", "curve", "strategy", "source", *(["verdict"] if self.verdicts else [])]
         summary = frame[kept].drop_duplicates("label").set_index("label")
         return summary.assign(middle=values.median(), **ends).reset_index()
