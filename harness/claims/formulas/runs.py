@@ -5,6 +5,7 @@ The epochs of runs are compared at points, each a graph, a model and a number of
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from statistics import fmean
 from typing import Literal
 
 from harness.base.errors import UserError
@@ -13,6 +14,7 @@ from harness.claims.estimates import (
     Choices,
     EpochTimes,
     Estimate,
+    UntestableClaim,
     average,
     enclose,
     find_largest_estimate,
@@ -139,6 +141,40 @@ def find_speedup(evidence: Evidence, runs: Runs, *baselines: Runs, take: Take = 
         ),
         take,
     )
+
+
+@formula()
+def find_speedup_growth(
+    evidence: Evidence, deep: Runs, deep_baseline: Runs, shallow: Runs, shallow_baseline: Runs
+) -> Estimate:
+    """Return the speed-up of a deep model over the mean speed-up of shallow ones. A unit of throughput cancels."""
+    return find_speedup(evidence, deep, deep_baseline) / find_speedup(
+        evidence, shallow, shallow_baseline, take="mean"
+    )
+
+
+@formula()
+def find_received_growth(
+    evidence: Evidence, deep: Runs, deep_baseline: Runs, shallow: Runs, shallow_baseline: Runs
+) -> float:
+    """Return the same growth if epochs were as long as what a rank receives: a count, without a machine's constants."""
+
+    def compare(runs: Selection, baseline: Selection) -> float:
+        points = evidence.list_points(runs, "dataset", "kind", "ranks")
+        return fmean(
+            _count_received(evidence, baseline.narrow(**point))
+            / _count_received(evidence, runs.narrow(**point))
+            for point in points
+        )
+
+    return compare(deep, deep_baseline) / compare(shallow, shallow_baseline)
+
+
+def _count_received(evidence: Evidence, runs: Selection) -> float:
+    prediction = evidence.time_epoch(runs).single.prediction
+    if prediction is None:
+        raise UntestableClaim("elements are taken from predictions, and this run was measured")
+    return prediction.elements_received
 
 
 @formula()
