@@ -69,7 +69,7 @@ def write_strategy(name: str, into: Path, *, mini_batch: bool = False) -> Path:
         place = str(path.relative_to(template)).removesuffix(".txt").replace("dot.", ".")
         if not place.endswith(unwanted):
             place = names.replace_in(place.replace(SKELETONS[mini_batch], "strategy.py"))
-            files[place] = names.replace_in(path.read_text(encoding="utf-8"))
+            files[place] = names.replace_in(path.read_text(encoding="utf-8")).encode()
     return _write_folder(into / name, files)
 
 
@@ -79,24 +79,24 @@ LINKS = {"workflow": "workflows", "slurm": "workflows/profiles/slurm"}
 
 def write_project(folder: Path) -> Path:
     """Write the dataset cards, machine cards and workflows into a new or empty folder, and return the folder."""
-    template, files = TEMPLATES / "project", {}
+    template, files = TEMPLATES / "project", dict[str, bytes]()
     for place, folders, names in os.walk(template, followlinks=True):
         folders[:] = [name for name in folders if name != "__pycache__"]
         for name in names:
             path = Path(place, name)
             is_hidden = name.startswith("dot.")
             written = f".{name.removeprefix('dot.').removesuffix('.txt')}" if is_hidden else name
-            files[str(path.relative_to(template).with_name(written))] = path.read_text(encoding="utf-8")
+            files[str(path.relative_to(template).with_name(written))] = path.read_bytes()
     return _write_folder(folder, files, LINKS)
 
 
-def _write_folder(folder: Path, files: Mapping[str, str], links: Mapping[str, str] | None = None) -> Path:
+def _write_folder(folder: Path, files: Mapping[str, bytes], links: Mapping[str, str] | None = None) -> Path:
     """Write files and links into a new or empty folder, and return it. If that fails, everything is removed again."""
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"{folder} exists already and is not an empty folder. Choose another folder.")
     missing = [place for place in (folder, *folder.absolute().parents) if not place.exists()]
     try:
-        replace_files({folder / place: text.encode() for place, text in files.items()}, WAY_OUT)
+        replace_files({folder / place: content for place, content in files.items()}, WAY_OUT)
         for link, target in (links or {}).items():
             with explain_os_errors(folder / link, WAY_OUT):
                 (folder / link).symlink_to(target)
