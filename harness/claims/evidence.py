@@ -37,7 +37,6 @@ from harness.prediction.scaled_sizes import predict_from_scaled_sizes
 from harness.prediction.twins import predict_from_twins
 from harness.registry import load_strategy
 from harness.results.parquet import read_collected
-from harness.runtime.provenance import collect_provenance
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import (
     FittedResult,
@@ -133,7 +132,7 @@ class Evidence:
         `predictions` is a folder of saved predictions, which are not made again; with `quick`, no others are made.
         """
         self.root, self.quick, self.twins, self.log = root, quick, twins, log
-        self.saved = read_predictions(predictions, root, str(collect_provenance(root)["commit"])[:10])
+        self.saved = read_predictions(predictions, root)
         self._measured = _read_measured(tables) if tables and (tables / "runs.parquet").is_file() else {}
         self.consulted: set[Consulted] = set()
         """What the last formula has computed from, besides cards, experiments and printed numbers."""

@@ -35,14 +35,14 @@ def save_figure_predictions(
     """
     figures = list_paper_figures(evidence.root)
     experiments = sorted({name for figure in figures for name in figure.experiments})
-    twins = find_twins(evidence, claims)
+    twins, commit = find_twins(evidence, claims), str(collect_provenance(evidence.root)["commit"])[:10]
     paths = []
     for name in report_steps(experiments, lambda name: f"predicting {name}", on_step):
         specs = list_first_launches(evidence, name)
         for spec in specs:
             _predict_run(evidence, spec, twins.get((spec.strategy.name, spec.dataset.name), ""))
         if specs:
-            paths.append(evidence.saved.write(folder, name, specs, evidence.root))
+            paths.append(evidence.saved.write(folder, name, specs, evidence.root, commit))
     return paths
 
 

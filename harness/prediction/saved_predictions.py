@@ -39,19 +39,18 @@ class PredictedRun(NamedTuple):
 class SavedPrediction(NamedTuple):
     """A prediction, or the reason why there is none."""
 
-    commit: str
     label: str
     """The label of the run."""
-    predicted: Prediction | None
+    predicted: Prediction | None = None
     refusal: str = ""
+    commit: str = ""
+    """The commit that made a prediction in a file; empty for a new one."""
 
 
 class SavedPredictions:
     """The predictions of experiments, by run, and the best grids of their requests."""
 
-    def __init__(self, commit: str = "") -> None:
-        """`commit` makes the predictions that are added."""
-        self._commit = commit
+    def __init__(self) -> None:
         self.best_grids: dict[str, Grids] = {}
         """The best grids of the requests of each experiment."""
         self._by_run: dict[PredictedRun, SavedPrediction] = {}
@@ -82,20 +81,22 @@ class SavedPredictions:
         evaluation: bool = False,
     ) -> None:
         """Add the prediction of a run, or the reason why there is none."""
-        saved = SavedPrediction(self._commit, spec.label, None)
         self._by_run[PredictedRun(digest_run(spec), card, twins, evaluation)] = (
-            saved._replace(refusal=predicted)
+            SavedPrediction(spec.label, refusal=predicted)
             if isinstance(predicted, str)
-            else saved._replace(predicted=predicted)
+            else SavedPrediction(spec.label, predicted)
         )
 
-    def write(self, folder: Path, experiment: str, specs: Iterable[Spec], root: Path) -> Path:
-        """Write what is known about the runs of an experiment to its file, and return the file."""
+    def write(self, folder: Path, experiment: str, specs: Iterable[Spec], root: Path, commit: str) -> Path:
+        """Write what is known about the runs of an experiment to its file, and return the file.
+
+        New predictions were made by `commit`.
+        """
         runs = {digest_run(spec) for spec in specs}
         rows = {key: saved for key, saved in self._by_run.items() if key.run in runs}
         cards = sorted({key.card for key in rows})
         head = {
-            "commit": self._commit,
+            "commit": commit,
             "cards": {name: _digest_constants(load_machine_card(root, name)) for name in cards},
             "best_grids": self.best_grids.get(experiment, {}),
         }
@@ -118,8 +119,8 @@ class SavedPredictions:
             }
             for line in lines:
                 if line["card"] in current:
-                    key, saved = _from_line(line, head["commit"])
-                    self._by_run[key] = saved
+                    key, saved = _from_line(line)
+                    self._by_run[key] = saved._replace(commit=saved.commit or head["commit"])
             if current == set(head["cards"]):
                 self.best_grids[path.name.removesuffix(SUFFIX)] = head["best_grids"]
         except (LookupError, TypeError, ValueError, OSError, EOFError) as error:
@@ -127,9 +128,9 @@ class SavedPredictions:
             raise UserError(f"{path} is no file of predictions ({reason}).") from None
 
 
-def read_predictions(folder: Path | None, root: Path, commit: str = "") -> SavedPredictions:
+def read_predictions(folder: Path | None, root: Path) -> SavedPredictions:
     """Read the predictions in the files of a folder."""
-    saved = SavedPredictions(commit)
+    saved = SavedPredictions()
     for path in sorted(folder.glob(f"*{SUFFIX}")) if folder else ():
         saved.read(path, root)
     return saved
@@ -146,7 +147,8 @@ def _digest_constants(card: MachineCard) -> str:
 
 def _to_line(key: PredictedRun, saved: SavedPrediction) -> dict[str, Any]:
     """Return a prediction as JSON data, without the parts that it does not have."""
-    line = {"label": saved.label, **{name: value for name, value in key._asdict().items() if value}}
+    parts = {**key._asdict(), "commit": saved.commit}
+    line = {"label": saved.label, **{name: value for name, value in parts.items() if value}}
     if saved.predicted is None:
         return {**line, "refusal": saved.refusal}
     predicted = saved.predicted
@@ -159,10 +161,11 @@ def _to_line(key: PredictedRun, saved: SavedPrediction) -> dict[str, Any]:
     }
 
 
-def _from_line(line: Mapping[str, Any], commit: str) -> tuple[PredictedRun, SavedPrediction]:
+def _from_line(line: Mapping[str, Any]) -> tuple[PredictedRun, SavedPrediction]:
+    commit = line.get("commit", "")
     key = PredictedRun(line["run"], line["card"], line.get("twins", ""), line.get("evaluation", False))
     if "refusal" in line:
-        return key, SavedPrediction(commit, line["label"], None, line["refusal"])
+        return key, SavedPrediction(line["label"], refusal=line["refusal"], commit=commit)
     prediction = Prediction(
         line["rank"],
         PredictedSeconds(**line["seconds"]),
@@ -173,7 +176,7 @@ def _from_line(line: Mapping[str, Any], commit: str) -> tuple[PredictedRun, Save
         line["shares"],
         line["noise"],
     )
-    return key, SavedPrediction(commit, line["label"], prediction)
+    return key, SavedPrediction(line["label"], prediction, commit=commit)
 
 
 def _read_entries(rows: Iterable[list[Any]]) -> Iterator[tuple[Key, float]]:

@@ -22,13 +22,13 @@ FIGURE = "plexus-fig6-left"
 def saved(tmp_path: Path, evidence: Evidence) -> Path:
     """The folder with one run of an experiment predicted and the others refused."""
     first, *others = list_first_launches(evidence, EXPERIMENT)
-    made = SavedPredictions("c0ffee")
+    made = SavedPredictions()
     predicted = evidence.time_epoch_of_run(first).prediction
     assert predicted
     made.add(first, first.machine.name, predicted)
     for other in others:
         made.add(other, other.machine.name, "for a reason")
-    return made.write(tmp_path / "saved", EXPERIMENT, [first, *others], ROOT).parent
+    return made.write(tmp_path / "saved", EXPERIMENT, [first, *others], ROOT, "c0ffee").parent
 
 
 def test_saved_predictions_of_a_figure_are_recorded_with_their_commit(saved: Path, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def save(tmp_path: Path, spec: Spec) -> Callable[[SavedPredictions], SavedPredic
     """Write predictions, and read them back."""
 
     def write_and_read(saved: SavedPredictions) -> SavedPredictions:
-        saved.write(tmp_path, EXPERIMENT, [spec], ROOT)
+        saved.write(tmp_path, EXPERIMENT, [spec], ROOT, "c0ffee")
         return read_predictions(tmp_path, ROOT)
 
     return write_and_read
@@ -60,7 +60,7 @@ Save = Callable[[SavedPredictions], SavedPredictions]
 def test_saved_prediction_is_the_prediction_of_every_launch(
     spec: Spec, predicted: Prediction, save: Save
 ) -> None:
-    saved = SavedPredictions("c0ffee")
+    saved = SavedPredictions()
     saved.add(spec, "perlmutter", predicted)
     saved.best_grids[EXPERIMENT] = {"request": {"x": 2, "y": 2, "z": 2}}
     back = save(saved)
@@ -70,6 +70,21 @@ def test_saved_prediction_is_the_prediction_of_every_launch(
         assert found
         assert found.commit == "c0ffee"
         assert found.predicted == predicted
+
+
+def test_old_prediction_keeps_its_commit_in_a_new_file(
+    spec: Spec, predicted: Prediction, tmp_path: Path
+) -> None:
+    saved = SavedPredictions()
+    saved.add(spec, "perlmutter", predicted)
+    saved.write(tmp_path, EXPERIMENT, [spec], ROOT, "c0ffee")
+    old = read_predictions(tmp_path, ROOT)
+    old.add(spec, "perlmutter-measured", "for a reason")
+    old.write(tmp_path, EXPERIMENT, [spec], ROOT, "bed")
+    both = read_predictions(tmp_path, ROOT)
+    found, new = (both.find(spec, card) for card in ("perlmutter", "perlmutter-measured"))
+    assert found and new
+    assert (found.commit, new.commit) == ("c0ffee", "bed")
 
 
 def test_prediction_from_twins_is_preferred_and_evaluations_are_apart(
