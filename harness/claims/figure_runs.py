@@ -7,7 +7,7 @@ from pathlib import Path
 from harness.base.errors import UserError
 from harness.base.progress import OnStep, report_steps
 from harness.claims.arguments import EXPERIMENTS
-from harness.claims.claims import Claim
+from harness.claims.claims import Claim, read_claims
 from harness.claims.estimates import UntestableClaim
 from harness.claims.evidence import Evidence
 from harness.claims.printed_runs import record_printed
@@ -25,9 +25,7 @@ TwinsOfRuns = Mapping[tuple[str, str], str]
 """The scales of the twins from which epochs are predicted, by strategy and graph."""
 
 
-def save_figure_predictions(
-    evidence: Evidence, claims: Iterable[Claim], folder: Path, on_step: OnStep
-) -> list[Path]:
+def save_figure_predictions(evidence: Evidence, folder: Path, on_step: OnStep) -> list[Path]:
     """Predict the runs of every experiment that reproduces a figure, and write a file for each experiment.
 
     A run is predicted from twins of its graph if a claim about its strategy and graph is. The reason why a run cannot
@@ -35,6 +33,7 @@ def save_figure_predictions(
     """
     figures = list_paper_figures(evidence.root)
     experiments = sorted({name for figure in figures for name in figure.experiments})
+    claims = [claim for of_paper in read_claims(evidence.root).values() for claim in of_paper]
     twins, commit = find_twins(evidence, claims), str(collect_provenance(evidence.root)["commit"])[:10]
     paths = []
     for name in report_steps(experiments, lambda name: f"predicting {name}", on_step):

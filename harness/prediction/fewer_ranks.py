@@ -2,8 +2,8 @@
 
 Not every strategy is tried on every number of ranks. Candidates are the strategies that could win: those whose time on
 the requested ranks is within `NEAR` of the fastest, and those that have no time there, because no grid admits them or
-the memory is too small, or because they need a single rank, as serial training does. On one rank, all are candidates,
-so that its answer does not depend on the requested ranks. Each is tried on its `NEAR_GRIDS` grids that are most alike
+the memory is too small, or because they need a single rank, as serial training does. On few ranks, all are candidates,
+so that their answer hardly depends on the requested ranks. Each is tried on its `NEAR_GRIDS` grids that are most alike
 to its fastest grid on the requested ranks. A replay ends as soon as it takes longer than the fastest options so far.
 The two fastest that fit the memory are then predicted from all representative ranks, so their times equal the times
 that `harness predict` prints.
@@ -40,6 +40,8 @@ RATIO = 4
 """The ratio of two numbers of ranks that are compared."""
 NEAR = 4.0
 """Strategies within this factor of the fastest are tried on fewer ranks."""
+FEW = 16
+"""All strategies are tried on at most as many ranks, where predictions are cheap."""
 NEAR_GRIDS = 8
 """The most grids of a strategy that are tried on fewer ranks."""
 
@@ -135,7 +137,7 @@ def _plan_searches(advice: Advice, ranks: int, card: MachineCard) -> Iterator[_S
         near = [each.strategy.name for each in options if each.cost <= NEAR * options[0].cost]
         others = [name for name in sorted(without_time) if load_strategy(name).mini_batches == mini_batches]
         for count in list_fewer_ranks(ranks, card) if near or others else ():
-            known = near if count > 1 else [each.strategy.name for each in options]
+            known = near if count > FEW else [each.strategy.name for each in options]
             yield _Search(count, mini_batches, tuple(dict.fromkeys([*known, *others])))
 
 

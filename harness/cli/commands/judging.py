@@ -175,8 +175,7 @@ def claims(request: ClaimsRequest, reporter: Reporter) -> ClaimsAnswer:
     verdicts = judge_all(root, evidence, chosen, on_step=reporter.step)
     answer = ClaimsAnswer(request, verdicts)
     if request.save:
-        every = [verdict.claim for some in verdicts.values() for verdict in some]
-        save_figure_predictions(evidence, every, request.save, reporter.step)
+        save_figure_predictions(evidence, request.save, reporter.step)
     if request.out:
         every = [verdict.claim for some in verdicts.values() for verdict in some]
         shown = [{"read": claim.read, "marks": format_marks(claim, evidence)} for claim in every]

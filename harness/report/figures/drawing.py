@@ -154,11 +154,9 @@ def _draw_kind(
         files[out / f"{name}.csv"] = _format_csv(shown)
         printed = fill(describe_marks([facet.printed for facet in shown]), CAPTION_WIDTH)
         caption = "\n\n".join(filter(None, (kind.caption.strip(), printed)))
-        headlines = "\n".join(
-            f"{facet.title or facet.dataset}: {facet.headline}." for facet in titled if facet.headline
-        )
-        paragraphs = filter(None, (kind.question, headlines, caption, f"Shown: {subject}."))
-        files[out / f"{name}.txt"] = ("\n\n".join(paragraphs) + "\n").encode()
+        shows = [f"{facet.title or facet.dataset}: {facet.headline}." for facet in titled if facet.headline]
+        names = "\n".join([f"Shown: {subject}.", *shows])  # the paragraph that may have any name
+        files[out / f"{name}.txt"] = f"{kind.question}\n\n{caption}\n\n{names}\n".encode()
         _check_own(out / f"{name}.svg", files)
         replace_files(files)
         paths += list(files)

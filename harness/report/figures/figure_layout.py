@@ -90,12 +90,10 @@ def _add_titles(figure: Figure, facets: Sequence[Facet], columns: int) -> None:
         axes.set_title(
             wrap_text(facet.title, int(width / BOLD_LETTER) - 1), pad=TITLE_PAD + 72 * LINE * lines
         )
-        axes.title.set(
-            text=headline, x=0, ha="left", weight="normal"
-        )  # the centre title, which has its own place
-        axes.title.set_transform(
-            axes.transAxes + ScaledTranslation(0, TITLE_PAD / 72, figure.dpi_scale_trans)
-        )
+        # The headline takes the place of a centred title, which may be as wide as it wants.
+        axes.title.set(text=headline, x=0, ha="left", weight="normal")
+        pad = ScaledTranslation(0, TITLE_PAD / 72, figure.dpi_scale_trans)
+        axes.title.set_transform(axes.transAxes + pad)
 
 
 def _set_heights(figure: Figure, heights: Sequence[float], columns: int) -> None:

@@ -171,9 +171,8 @@ def describe_last_points(x: str, scale: Scale, what: str) -> Callable[[pd.DataFr
 
     def describe(frame: pd.DataFrame) -> str:
         done = frame.dropna(subset=[scale.column])
-        ends = (
-            done[done[x] == done.groupby("curve")[x].transform("max")].groupby("curve")[scale.column].median()
-        )
+        last = done[done[x] == done.groupby("curve")[x].transform("max")]
+        ends = last.groupby("curve")[scale.column].median()
         return f"{what}: {ends.idxmax()} ({scale.format_value(ends.max())})" if len(ends) else ""
 
     return describe

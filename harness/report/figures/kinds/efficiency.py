@@ -45,7 +45,6 @@ KIND = FigureKind(
 The time of an epoch on the fewest ranks of a curve times their number, divided by the time times the number of ranks.
 Each curve starts at 100 %, so compare slopes, and compare times in the figure of strong scaling. A line joins the
 medians over launches on the fastest grid, and the band is their range. A curve has three numbers of ranks or more that
-do not share cores. Dotted background: ranks shared cores, so the
-efficiency does not measure scaling.""",
+do not share cores. Dotted background: ranks shared cores, so the efficiency does not measure scaling.""",
     place=15,
 )
