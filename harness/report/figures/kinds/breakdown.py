@@ -128,9 +128,9 @@ def describe_largest_part(frame: pd.DataFrame) -> str:
     shown = several if len(several) else bars
     if shown.empty:
         return ""
-    label = shown.label.iloc[0]
-    parts = shown[shown.label == label].set_index("part").seconds
-    return f"Largest part of {label}: {parts.idxmax()} ({100 * parts.max() / parts.sum():.0f} %)"
+    parts = shown[shown.label == shown.label.iloc[0]].set_index("part").seconds
+    which = "shortest parallel bar" if len(several) else "shortest bar"
+    return f"Mostly {parts.idxmax()}: {100 * parts.max() / parts.sum():.0f} % of the {which}"
 
 
 KIND = FigureKind(
