@@ -13,7 +13,7 @@ from matplotlib.image import imread, imsave
 
 ROOT = Path(__file__).parents[1]
 REPORT, PICTURE = ROOT / "results/report.html", ROOT / "docs/static/report.png"
-WIDTH, TOP, BOTTOM = 1200, 1310, 2150
+WIDTH, TOP, BOTTOM = 1440, 1310, 2330
 """The shown part in pixels: the first charts. Look at the picture, because summaries vary in length."""
 
 

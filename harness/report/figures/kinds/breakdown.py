@@ -130,7 +130,7 @@ def describe_largest_part(frame: pd.DataFrame) -> str:
         return ""
     parts = shown[shown.label == shown.label.iloc[0]].set_index("part").seconds
     which = "shortest parallel bar" if len(several) else "shortest bar"
-    return f"Mostly {parts.idxmax()}: {100 * parts.max() / parts.sum():.0f} % of the {which}"
+    return f"Largest part: {parts.idxmax()} ({100 * parts.max() / parts.sum():.0f} % of the {which})"
 
 
 KIND = FigureKind(
