@@ -12,6 +12,7 @@ from harness.ledger import Amounts
 from harness.prediction.epoch import Prediction
 from harness.results.record import write_record
 from harness.runtime.rank_tables import entry_to_row
+from harness.runtime.recording import graph_sizes
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import Spec, digest
 from harness.strategy import Facts
@@ -34,9 +35,10 @@ def record_prediction(
     run_id = _compute_run_id(spec, facts, card, emulates)
     fits = card.memory_gb is None or predicted.peak_bytes <= card.memory_gb * GB
     seconds = predicted.seconds
-    summary, error = {}, None
+    summary, error = dict[str, Any](), None
     if fits:
         summary = {
+            "graph": graph_sizes(facts, spec.protocol),
             "epochs": 1,
             "epoch_seconds_median": seconds.value,
             "vertices_per_second": facts.vertices / seconds.value,

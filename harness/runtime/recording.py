@@ -10,15 +10,15 @@ from harness.results.schema import FAILED, LEDGER, OK, RUN_TABLES
 from harness.runtime.fault import Fault
 from harness.runtime.ledger_rows import ledger_columns
 from harness.runtime.rank_tables import RankTables
-from harness.spec.spec import Spec, canonical_json
-from harness.strategy import WORD, Promise, Strategy
+from harness.spec.spec import Protocol, Spec, canonical_json
+from harness.strategy import WORD, Facts, Promise, Strategy
 
 
 def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenance: dict[str, Any]) -> Path:
     """Write the run folder of a run that finished training or diverged."""
     spec, tables, fault = strategy.spec, make_tables(ranks), ranks[0].fault
     summary = {
-        "graph": graph_sizes(strategy),
+        "graph": graph_sizes(strategy.facts, spec.protocol),
         "steps": strategy.steps,
         "setup_seconds": provenance["first_epoch"] - provenance["started"],
         "cache_hit_rate": cache_hit_rate(ranks),
@@ -110,15 +110,14 @@ def make_tables(ranks: list[RankTables]) -> dict[str, dict[str, Any]]:
     return {**tables, LEDGER.name: ledger_columns({rank.rank: rank.ledger for rank in ranks})}
 
 
-def graph_sizes(strategy: Strategy) -> dict[str, int]:
-    """Return the sizes of the graph on which the run trained."""
-    facts = strategy.facts
+def graph_sizes(facts: Facts, protocol: Protocol) -> dict[str, int]:
+    """Return the sizes of the graph on which a run trains."""
     return {
         "vertices": facts.vertices,
         "nonzeros": facts.nonzeros,
         "features": facts.features,
         "classes": facts.classes,
-        "trained": facts.count_trained_vertices(strategy.spec.protocol),
+        "trained": facts.count_trained_vertices(protocol),
     }
 
 

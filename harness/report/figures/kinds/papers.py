@@ -29,8 +29,13 @@ def split_by_paper_figure(claims: pd.DataFrame) -> list[Panel]:
 
 
 def make_frame(panel: Panel, _: Tables) -> pd.DataFrame | None:
-    """Return a row for each result among the claims of a figure; None if no result has a ratio or a range of them."""
-    claims = panel.runs[(panel.runs.uncounted == "") & panel.runs.verdict.isin(list(VERDICTS))]
+    """Return a row for each result among the claims of a figure; None if no claim has a ratio or a range of them.
+
+    If no result has one, as in a table of graphs, settings and facts have rows too.
+    """
+    judged = panel.runs[panel.runs.verdict.isin(list(VERDICTS))]
+    results = judged[judged.uncounted == ""]
+    claims = results if (results.ratio_high > 0).any() else judged
     if not (claims.ratio_high > 0).any():
         return None
     labels = claims.what.where(claims.config == "", claims.what + " (" + claims.config + ")")
@@ -80,6 +85,6 @@ Claims behind a figure or table of a paper: our value divided by the printed one
 verdict. On the right are our value and the printed one. Our value is measured if the paper's own run was made;
 otherwise it comes from a prediction or a formula. A prediction never contradicts a paper. Rows without a marker are
 statements, ranges over settings that the paper does not print, and claims that cannot be tested on this machine.
-Settings, facts and other claims that the scoreboard does not count are not shown.""",
+Settings, facts and other claims that the scoreboard does not count are shown only where no other claim has a ratio.""",
     place=130,
 )
