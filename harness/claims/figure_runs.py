@@ -12,6 +12,7 @@ from harness.claims.estimates import UntestableClaim
 from harness.claims.evidence import Evidence
 from harness.claims.printed_runs import record_printed
 from harness.claims.selection import Selection, select
+from harness.claims.verdicts import ClaimFilter
 from harness.experiment.experiment_file import load_experiment
 from harness.experiment.paper_figures import list_paper_figures
 from harness.prediction.epoch import group_machine_variants
@@ -45,18 +46,18 @@ def save_figure_predictions(evidence: Evidence, folder: Path, on_step: OnStep) -
     return paths
 
 
-def record_figure_runs(evidence: Evidence, claims: Iterable[Claim], folder: Path) -> list[Path]:
-    """Record what claims print about single runs, and what is saved about the runs of the same figures.
+def record_figure_runs(evidence: Evidence, chosen: ClaimFilter, folder: Path) -> list[Path]:
+    """Record what claims print about single runs of figures, and what is saved about the runs behind them.
 
     Each experiment has a folder of its own, with a run folder for each value or prediction.
     """
-    by_figure: dict[str, list[Claim]] = {}
-    for claim in claims:
-        by_figure.setdefault(claim.figure, []).append(claim)
+    claims = [claim for of_paper in chosen.read(evidence.root).values() for claim in of_paper]
     by_experiment: dict[str, list[Claim]] = {}
     for figure in list_paper_figures(evidence.root):
-        for name in figure.experiments if figure.id in by_figure else ():
-            by_experiment.setdefault(name, []).extend(by_figure[figure.id])
+        if chosen.paper in (None, figure.paper) and (not chosen.figures or figure.id in chosen.figures):
+            for name in figure.experiments:
+                printed = by_experiment.setdefault(name, [])
+                printed += [claim for claim in claims if claim.figure == figure.id]
     return [
         path
         for name, printed in by_experiment.items()

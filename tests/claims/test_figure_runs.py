@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.claims import Evidence
+from harness.claims import ClaimFilter, Evidence
 from harness.claims.claims import read_claims
 from harness.claims.estimates import UntestableClaim
 from harness.claims.figure_runs import find_twins, list_first_launches, record_figure_runs
@@ -33,8 +33,7 @@ def saved(tmp_path: Path, evidence: Evidence) -> Path:
 
 def test_saved_predictions_of_a_figure_are_recorded_with_their_commit(saved: Path, tmp_path: Path) -> None:
     evidence = Evidence(ROOT, predictions=saved, quick=True)
-    claims = [claim for claim in read_claims(ROOT, "plexus")["plexus"] if claim.figure == FIGURE]
-    folders = record_figure_runs(evidence, claims, tmp_path / "records")
+    folders = record_figure_runs(evidence, ClaimFilter(figures=(FIGURE,)), tmp_path / "records")
     assert {folder.parent.name for folder in folders} == {EXPERIMENT}
     records = [
         record for record in (read_record(each).record for each in folders) if record["source"] == "predicted"
@@ -74,3 +73,12 @@ def test_every_published_run_of_a_figure_is_predicted_or_has_a_reason() -> None:
         if evidence.saved.find_best(spec) is None
     ]
     assert not missing
+
+
+@pytest.mark.long
+def test_every_experiment_of_a_figure_has_records(tmp_path: Path) -> None:
+    """Also where no claim is about a single run, or the figure has no claim at all."""
+    evidence = Evidence(ROOT, predictions=ROOT / "workflows" / "predictions", quick=True)
+    folders = record_figure_runs(evidence, ClaimFilter(), tmp_path)
+    experiments = {name for figure in list_paper_figures(ROOT) for name in figure.experiments}
+    assert {folder.parent.name for folder in folders} == experiments

@@ -170,8 +170,7 @@ def claims(request: ClaimsRequest, reporter: Reporter) -> ClaimsAnswer:
     )
     chosen = ClaimFilter(request.paper, request.figure, request.held_out)
     if request.records:
-        wanted = [claim for of_paper in chosen.read(root).values() for claim in of_paper]
-        return ClaimsAnswer(request, recorded=record_figure_runs(evidence, wanted, request.records))
+        return ClaimsAnswer(request, recorded=record_figure_runs(evidence, chosen, request.records))
     verdicts = judge_all(root, evidence, chosen, on_step=reporter.step)
     answer = ClaimsAnswer(request, verdicts)
     if request.save:
