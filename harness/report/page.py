@@ -67,8 +67,7 @@ def write_report(
             "Make runs with `harness run` or the workflow, then call `harness collect`."
         )
     failures, compared = read_collected(tables, "failures"), split_panels(runs)
-    if len(claims):
-        compared = put_paper_first(compared)
+    compared = put_paper_first(compared, of_paper=len(claims) > 0)
     texts = TextTable()
     sections, charts = make_charts(framed, texts)
     document = run_panels.build_document(runs, failures, by_run, texts, on_step) | {"charts": charts}

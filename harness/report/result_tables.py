@@ -24,11 +24,11 @@ from harness.report.figures.panels import (
     PARAMS,
     SETTINGS,
     Panel,
+    are_tiny,
     format_differing_params,
     format_json,
     is_unknown,
 )
-from harness.report.summary import TINY_NONZEROS
 from harness.results import statistics
 from harness.results.launch_intervals import correct_level, count_needed_launches, count_pairs
 from harness.results.schema import SOURCES, find_quantity
@@ -433,12 +433,11 @@ def find_slowdown(panel: Panel, compared: pd.DataFrame) -> Slowdown | None:
         return None
     shares = parallel.communicating_share.dropna()
     sizes = panel.runs[["graph.vertices", "graph.nonzeros"]].dropna()
-    is_tiny = len(sizes) > 0 and float(sizes["graph.nonzeros"].max()) < TINY_NONZEROS
     return Slowdown(
         _name_configuration(on_one_rank.iloc[0]),
         factor,
         (float(shares.min()), float(shares.max())) if len(shares) else (),
-        tuple(int(size) for size in sizes.iloc[0]) if is_tiny else (),
+        tuple(int(size) for size in sizes.iloc[0]) if are_tiny(sizes) else (),
     )
 
 

@@ -7,6 +7,7 @@ import pandas as pd
 
 from harness.base.formatting import format_count, format_three_digits
 from harness.report.figures.palette import strategy_sort_key
+from harness.report.figures.panels import are_tiny
 from harness.results.run_row import describe_cause
 from harness.results.schema import MISSING, OK, STATUSES
 from harness.results.statistics import find_oversubscribed
@@ -20,8 +21,6 @@ SOURCE_NOUNS = {
     "predicted": ("predicted value", "predicted values"),
     "published": ("published value", "published values"),
 }
-TINY_NONZEROS = 1e6
-"""Nonzeros of a graph below which the messages of an epoch take longer than the work that ranks share."""
 STATUS_SIGNS = {status: "✓" if status == OK else "×" for status in STATUSES} | {MISSING: "–"}
 
 
@@ -51,16 +50,14 @@ def format_headline(runs: Runs) -> str:
 
 def describe_sources(runs: Runs, *, of_paper: bool) -> str:
     """Say which values are those of a paper, and whether the graphs of the runs that were made here are tiny."""
-    parts = []
+    parts, here = [], _select_planned(runs)
     known = runs[runs.source.isin(["predicted", "published"])]
-    if of_paper and len(known):
+    if len(known) and (of_paper or are_tiny(here)):
         parts.append(
             f"The paper's own runs, on {_join_names(known['dataset.name'])}, are predicted for "
             f"{_join_names(known['machine.name'])}, beside what the paper prints."
         )
-    here = _select_planned(runs)
-    sizes = here["graph.nonzeros"].dropna()
-    if len(sizes) and float(sizes.max()) < TINY_NONZEROS:
+    if are_tiny(here):
         names = _join_names(here["dataset.name"])
         parts.append(
             f"The runs made here are on tiny graphs ({names}): they test the workflow, and say nothing about speed."

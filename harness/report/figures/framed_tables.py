@@ -84,6 +84,6 @@ def make_panels(runs: pd.DataFrame, claims: pd.DataFrame) -> dict[Callable[..., 
 
     def split_table(split: Callable[..., list[Panel]], table: str) -> list[Panel]:
         panels = split(tables[table])
-        return put_paper_first(panels) if table == "runs" and len(claims) else panels
+        return put_paper_first(panels, of_paper=len(claims) > 0) if table == "runs" else panels
 
     return {split: [share(panel) for panel in split_table(split, table)] for split, table in table_of.items()}
