@@ -49,7 +49,7 @@ def save_figure_predictions(evidence: Evidence, folder: Path, on_step: OnStep) -
 def record_figure_runs(evidence: Evidence, chosen: ClaimFilter, folder: Path) -> list[Path]:
     """Record what claims print about single runs of figures, and what is saved about the runs behind them.
 
-    Each experiment has a folder of its own, with a run folder for each value or prediction.
+    Each experiment has a separate folder, with a run folder for each value or prediction.
     """
     claims = [claim for of_paper in chosen.read(evidence.root).values() for claim in of_paper]
     by_experiment: dict[str, list[Claim]] = {}

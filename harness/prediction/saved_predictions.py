@@ -125,7 +125,7 @@ class SavedPredictions:
                 self.best_grids[path.name.removesuffix(SUFFIX)] = head["best_grids"]
         except (LookupError, TypeError, ValueError, OSError, EOFError) as error:
             reason = clip_line(f"{type(error).__name__}: {error}", 200)
-            raise UserError(f"{path} is no file of predictions ({reason}).") from None
+            raise UserError(f"{path} is not a file of predictions ({reason}).") from None
 
 
 def read_predictions(folder: Path | None, root: Path) -> SavedPredictions:

@@ -49,7 +49,7 @@ def format_headline(runs: Runs) -> str:
 
 
 def describe_sources(runs: Runs, *, of_paper: bool) -> str:
-    """Say which values are those of a paper, and whether the graphs of the runs that were made here are tiny."""
+    """Say which values come from a paper, and whether the graphs of the runs that were made here are tiny."""
     parts, here = [], _select_planned(runs)
     known = runs[runs.source.isin(["predicted", "published"])]
     if len(known) and (of_paper or are_tiny(here)):

@@ -38,7 +38,7 @@ class ClaimsRequest(TablesRequest):
     score: bool = False
     """Print only the scoreboard."""
     predictions: Folder = None
-    """Use the predictions saved in this folder; workflows/predictions has those of the papers' runs."""
+    """Use the predictions saved in this folder, such as workflows/predictions with the papers' runs."""
     save: Folder = None
     """Then predict all runs behind the figures of the papers, and save all predictions in this folder."""
     records: Folder = None
