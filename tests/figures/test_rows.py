@@ -221,8 +221,17 @@ def test_results_of_papers_are_drawn_and_settings_are_not(claims: Panel, tables:
     ]
     assert [*notes_of(frame).values()][-1] == "untested / 2 x", "the printed value is there all the same"
     assert (frame.low[1], frame.high[1]) == pytest.approx((1.1 / 1.3, 1.1 * 1.3))
+    settings = claims.runs[claims.runs.basis == "experiment"]
+    assert not set(settings.id) & set(frame.curve)
+
+
+def test_settings_and_facts_are_drawn_where_no_result_has_a_ratio(claims: Panel, tables: Path) -> None:
     settings = Panel("a", "", claims.runs[claims.runs.basis == "experiment"])
-    assert papers.make_frame(settings, read_tables(tables)) is None
+    frame = papers.make_frame(settings, read_tables(tables))
+    assert frame is not None
+    assert [*frame.curve] == [*settings.runs.id]
+    nothing = Panel("a", "", settings.runs.assign(ratio=float("nan"), ratio_low=0.0, ratio_high=0.0))
+    assert papers.make_frame(nothing, read_tables(tables)) is None
 
 
 def test_range_is_drawn_as_an_interval_without_a_marker(claims: Panel, tables: Path) -> None:
