@@ -30,7 +30,7 @@ def save_figure_predictions(evidence: Evidence, folder: Path, on_step: OnStep) -
     """Predict the runs of every experiment that reproduces a figure, and write a file for each experiment.
 
     A run is predicted from twins of its graph if a claim about its strategy and graph is. The reason why a run cannot
-    be predicted is saved, too. The files also have the other predictions of these runs that `evidence` has made.
+    be predicted is saved, too. A file also has whatever else `evidence` has predicted for its runs.
     """
     figures = list_paper_figures(evidence.root)
     experiments = sorted({name for figure in figures for name in figure.experiments})

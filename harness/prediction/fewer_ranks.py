@@ -175,7 +175,9 @@ def _find_fastest(
             if option.can_fit(card):
                 quick = sorted([*quick, option], key=lambda each: each.cost)[:FINALISTS]
     if not quick:
-        return _describe_smallest(peaks, card) or next(iter(reasons), "no strategy has a grid of these ranks")
+        return _describe_smallest(peaks, card) or next(
+            iter(reasons), "no strategy has a grid of that many ranks"
+        )
     full = [replace(each, prediction=predicts(each.ready, card)) for each in quick]
     fastest = min((each for each in full if each.can_fit(card)), key=lambda each: each.cost, default=None)
     if fastest is None:

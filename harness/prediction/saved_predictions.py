@@ -2,7 +2,7 @@
 
 A file belongs to an experiment, and is compressed by gzip. Its first line has the commit that made the predictions, a
 digest of the constants of each machine card, and the best grids; every other line has the prediction of a run, or the
-reason why there is none. The predictions for a card count only as long as its constants do not change.
+reason why the run cannot be predicted. The predictions for a card count only as long as its constants do not change.
 """
 
 import gzip
@@ -37,7 +37,7 @@ class PredictedRun(NamedTuple):
 
 
 class SavedPrediction(NamedTuple):
-    """A prediction, or the reason why there is none."""
+    """The prediction of a run, or the reason why it cannot be predicted."""
 
     label: str
     """The label of the run."""
@@ -80,7 +80,7 @@ class SavedPredictions:
         *,
         evaluation: bool = False,
     ) -> None:
-        """Add the prediction of a run, or the reason why there is none."""
+        """Add the prediction of a run, or the reason why it cannot be predicted."""
         self._by_run[PredictedRun(digest_run(spec), card, twins, evaluation)] = (
             SavedPrediction(spec.label, refusal=predicted)
             if isinstance(predicted, str)

@@ -87,8 +87,6 @@ def make_charts(framed: FramedTables, texts: TextTable) -> tuple[list[ChartSecti
         if not facets:
             continue
         titles, note = title_panels([facet.panel for facet in facets])
-        unpredicted = framed.describe_unpredicted(facets) if kind.table == "runs" else ""
-        note = "; ".join(filter(None, (note, unpredicted)))
         places = []
         for facet, title in zip(facets, titles, strict=True):
             width, height = kind.mark.measure(facet)
@@ -110,6 +108,7 @@ def make_charts(framed: FramedTables, texts: TextTable) -> tuple[list[ChartSecti
             )
         caption = select_sentences(kind.caption, [facet.frame for facet in facets])
         caption = " ".join(filter(None, (caption, describe_marks([facet.printed for facet in facets]))))
+        note = framed.complete_note(kind, facets, note)
         sections.append(ChartSection(kind.name, kind.title, kind.question, caption, note, places))
     return sections, documents
 

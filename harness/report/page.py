@@ -20,7 +20,7 @@ from harness.report.charts import list_strategy_buttons, make_charts
 from harness.report.embedding import TextTable, dump_json
 from harness.report.figures.framed_tables import FramedTables
 from harness.report.figures.palette import GROUPS, lighten_for_dark, named_colours
-from harness.report.figures.panels import put_paper_first, split_panels
+from harness.report.figures.panels import split_panels
 from harness.report.result_tables import (
     Heading,
     merge_summaries,
@@ -66,8 +66,7 @@ def write_report(
             f"{tables / 'runs.parquet'} holds no run, so there is nothing to report. "
             "Make runs with `harness run` or the workflow, then call `harness collect`."
         )
-    failures, compared = read_collected(tables, "failures"), split_panels(runs)
-    compared = put_paper_first(compared, of_paper=len(claims) > 0)
+    failures, compared = read_collected(tables, "failures"), framed.order_panels(split_panels(runs))
     texts = TextTable()
     sections, charts = make_charts(framed, texts)
     document = run_panels.build_document(runs, failures, by_run, texts, on_step) | {"charts": charts}
@@ -87,7 +86,7 @@ def write_report(
     ]
     page = load_template("page.html").render(
         headline=summary.format_headline(runs),
-        lead=summary.describe_sources(runs, of_paper=len(claims) > 0),
+        lead=summary.describe_sources(runs, is_of_paper=framed.is_of_paper),
         facts=[*(comparison.facts if comparison else []), *summary.summarize_runs(runs)],
         comparison=comparison,
         notes=summary.list_warnings(runs),
@@ -123,7 +122,7 @@ def write_report(
 
 
 def find_experiment(runs: pd.DataFrame, plans: Path | None) -> str:
-    """Return the experiment file whose plan has exactly the runs that were made or planned; empty if there is none."""
+    """Return the experiment file whose plan has exactly the runs that were made or planned; empty if no plan has."""
     own = set(runs.run_id[runs.source.isin(["measured", ""])])
     for path in sorted(plans.glob("*.json")) if plans else []:
         with suppress(UserError):  # an unreadable plan does not belong to a finished experiment

@@ -24,11 +24,11 @@ from harness.report.figures.panels import (
     PARAMS,
     SETTINGS,
     Panel,
-    are_tiny,
     format_differing_params,
     format_json,
     is_unknown,
 )
+from harness.report.summary import are_tiny
 from harness.results import statistics
 from harness.results.launch_intervals import correct_level, count_needed_launches, count_pairs
 from harness.results.schema import SOURCES, find_quantity
@@ -72,11 +72,8 @@ def tabulate_panel(panel: Panel, persistent_bytes: Mapping[str, float] = Mapping
     rows = rows.assign(details=_describe_rows(rows), memory=memory)
     order = sorted(range(len(rows)), key=lambda number: _sort_key(rows.iloc[number]))
     rows = rows.iloc[order]
-    unit = (
-        choose_time_unit(rows.epoch_seconds_median.max())
-        if rows.epoch_seconds_median.notna().any()
-        else choose_time_unit(1.0)
-    )
+    longest = float(rows.epoch_seconds_median.max())
+    unit = choose_time_unit(1.0 if math.isnan(longest) else longest)
     base = choose_baseline(rows)
     each = [row for _, row in rows.iterrows()]
     columns = {heading: [text(row) for row in each] for heading, text in _define_columns(unit, base).items()}

@@ -7,7 +7,6 @@ import pandas as pd
 
 from harness.base.formatting import format_count, format_three_digits
 from harness.report.figures.palette import strategy_sort_key
-from harness.report.figures.panels import are_tiny
 from harness.results.run_row import describe_cause
 from harness.results.schema import MISSING, OK, STATUSES
 from harness.results.statistics import find_oversubscribed
@@ -48,14 +47,24 @@ def format_headline(runs: Runs) -> str:
     return f"{format_count(strategies, 'strategy', 'strategies')} on {format_count(graphs, 'graph')}"
 
 
-def describe_sources(runs: Runs, *, of_paper: bool) -> str:
+TINY_NONZEROS = 1e6
+"""Nonzeros of a graph below which the messages of an epoch take longer than the work that ranks share."""
+
+
+def are_tiny(runs: Runs) -> bool:
+    """Return whether the graphs of runs are known to be tiny."""
+    sizes = runs["graph.nonzeros"].dropna()
+    return len(sizes) > 0 and float(sizes.max()) < TINY_NONZEROS
+
+
+def describe_sources(runs: Runs, *, is_of_paper: bool) -> str:
     """Say which values come from a paper, and whether the graphs of the runs that were made here are tiny."""
     parts, here = [], _select_planned(runs)
     known = runs[runs.source.isin(["predicted", "published"])]
-    if len(known) and (of_paper or are_tiny(here)):
+    if is_of_paper and len(known):
         parts.append(
             f"The paper's own runs, on {_join_names(known['dataset.name'])}, are predicted for "
-            f"{_join_names(known['machine.name'])}, beside what the paper prints."
+            f"{_join_names(known['machine.name'])}, next to what the paper prints."
         )
     if are_tiny(here):
         names = _join_names(here["dataset.name"])

@@ -247,4 +247,4 @@ def test_panels_of_a_paper_come_before_those_of_runs_made_here(runs: pd.DataFram
     here = runs[runs.source == "measured"].assign(**{"dataset.name": "tiny-sbm"})
     panels = split_panels(pd.concat([here, runs[printed]]))
     assert [panel.dataset for panel in panels] == ["tiny-sbm", "products-14m"]
-    assert [panel.dataset for panel in put_paper_first(panels, of_paper=True)] == ["products-14m", "tiny-sbm"]
+    assert [panel.dataset for panel in put_paper_first(panels)] == ["products-14m", "tiny-sbm"]

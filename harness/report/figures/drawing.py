@@ -145,8 +145,9 @@ def _draw_kind(
         subject = "; ".join(
             part for part in (", ".join(datasets) if titles[0] and not dataset else "", note) if part
         )
-        unpredicted = "" if dataset or kind.table == "claims" else framed.describe_unpredicted(facets)
-        figure = compose_figure(titled, kind.mark, "; ".join(filter(None, (note, unpredicted))))
+        figure = compose_figure(
+            titled, kind.mark, note if dataset else framed.complete_note(kind, facets, note)
+        )
         pictures = render_formats(
             figure, formats, name, f"tables {framed.digest}", f"{kind.title}: {subject}"
         )

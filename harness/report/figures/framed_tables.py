@@ -36,7 +36,16 @@ class FramedTables:
 
     @cached_property
     def _panels(self) -> dict[Callable[..., Any], list[Panel]]:
-        return make_panels(drop_unused_columns(self.runs), self.claims)
+        return make_panels(drop_unused_columns(self.runs), self.claims, self.order_panels)
+
+    @property
+    def is_of_paper(self) -> bool:
+        """Whether the folder belongs to a figure of a paper: it has a table of claims, which may be empty."""
+        return (self.tables / "claims.parquet").is_file()
+
+    def order_panels(self, panels: list[Panel]) -> list[Panel]:
+        """Return the panels of runs in their order: in the folder of a paper's figure, the paper's own runs first."""
+        return put_paper_first(panels) if self.is_of_paper else panels
 
     def make_facets(self, kind: FigureKind, chosen: Sequence[str] = ()) -> list[Facet]:
         """Make the facets of a kind, once. `chosen` are strategies that are never grey."""
@@ -45,12 +54,13 @@ class FramedTables:
             self._facets[key] = kind.make_facets(self._panels[kind.split_panels], self.by_run, chosen)
         return self._facets[key]
 
-    def describe_unpredicted(self, facets: Sequence[Facet]) -> str:
-        """Name the graphs of a paper that have no facet, because none of their runs could be predicted."""
+    def complete_note(self, kind: FigureKind, facets: Sequence[Facet], note: str) -> str:
+        """Add the graphs that have no facet to the note of a figure, because none of their runs could be predicted."""
         shown = {facet.dataset for facet in facets}
         refused = self.runs[(self.runs.source == "predicted") & (self.runs.status == "refused")]
-        names = sorted(set(refused["dataset.name"]) - shown)
-        return f"no prediction for {', '.join(names)} (see Failures in the report)" if names else ""
+        names = sorted(set(refused["dataset.name"]) - shown) if kind.table == "runs" else []
+        missing = f"no prediction for {', '.join(names)} (see Failures in the report)" if names else ""
+        return "; ".join(filter(None, (note, missing)))
 
 
 def tables_digest(tables: Path) -> str:
@@ -72,8 +82,13 @@ def drop_unused_columns(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(kept.astype(dict.fromkeys(kept.select_dtypes("str").columns, object)).copy())
 
 
-def make_panels(runs: pd.DataFrame, claims: pd.DataFrame) -> dict[Callable[..., Any], list[Panel]]:
-    """Return the panels by the function that splits them. Kinds share panels and curves of the same runs."""
+def make_panels(
+    runs: pd.DataFrame, claims: pd.DataFrame, order: Callable[[list[Panel]], list[Panel]]
+) -> dict[Callable[..., Any], list[Panel]]:
+    """Return the panels by the function that splits them. Kinds share panels and curves of the same runs.
+
+    `order` orders panels of runs.
+    """
     tables = {"runs": runs, "claims": claims}
     table_of = {kind.split_panels: kind.table for kind in KINDS}
     known: dict[tuple[Any, ...], Panel] = {}
@@ -84,6 +99,6 @@ def make_panels(runs: pd.DataFrame, claims: pd.DataFrame) -> dict[Callable[..., 
 
     def split_table(split: Callable[..., list[Panel]], table: str) -> list[Panel]:
         panels = split(tables[table])
-        return put_paper_first(panels, of_paper=len(claims) > 0) if table == "runs" else panels
+        return order(panels) if table == "runs" else panels
 
     return {split: [share(panel) for panel in split_table(split, table)] for split, table in table_of.items()}

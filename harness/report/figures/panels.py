@@ -211,24 +211,9 @@ def split_panels(
     ]
 
 
-TINY_NONZEROS = 1e6
-"""Nonzeros of a graph below which the messages of an epoch take longer than the work that ranks share."""
-
-
-def are_tiny(runs: pd.DataFrame) -> bool:
-    """Return whether the graphs of runs are known to be tiny."""
-    sizes = runs["graph.nonzeros"].dropna()
-    return len(sizes) > 0 and float(sizes.max()) < TINY_NONZEROS
-
-
-def put_paper_first(panels: list[Panel], *, of_paper: bool) -> list[Panel]:
-    """Return panels with measurements after the others, if they are of a paper; else only those of tiny graphs."""
-
-    def is_later(panel: Panel) -> bool:
-        measured = panel.runs[panel.runs.source == "measured"]
-        return len(measured) > 0 and (of_paper or are_tiny(measured))
-
-    return sorted(panels, key=is_later)
+def put_paper_first(panels: list[Panel]) -> list[Panel]:
+    """Return the panels of a paper's own runs, then the panels with runs that were made here."""
+    return sorted(panels, key=lambda panel: bool((panel.runs.source == "measured").any()))
 
 
 def split_across_families(runs: pd.DataFrame) -> list[Panel]:

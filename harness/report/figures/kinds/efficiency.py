@@ -12,7 +12,7 @@ SOURCES = ("measured", "emulated", "predicted")
 
 
 FEWEST_POINTS = 3
-"""The numbers of ranks with cores of their own that a curve needs."""
+"""The fewest numbers of ranks without shared cores that a curve needs."""
 EFFICIENCY = Scale("efficiency", "parallel efficiency", "%", zero=True)
 
 
