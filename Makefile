@@ -12,6 +12,8 @@
 #   make test-versions some tests with the oldest and with the newest versions, each in an environment in build/versions
 #   make test-all   all tests; with HARNESS_SLURM_TEST=1 also the tests on Slurm
 #   make bench      measures speed relative to other libraries and the last landing; fails if a ratio dropped by a fifth
+#   make dgl        installs DGL, with which `bench` and `distdgl` compare, into build/dgl
+#   make distdgl    compares with DistDGL on emulated hosts and records benchmarks/results/distdgl.md; needs root
 #   make lint       style, layout, types, spelling, and the site
 #   make docs       builds the site of docs/ in build/docs; warnings and broken links are errors
 #   make test-map   writes the tests and seconds of each folder in the latest `make test test-long` into docs/develop/maintainers.md
@@ -54,7 +56,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@sed -n '/^#/!q; s/^#  *make/make/p' $(firstword $(MAKEFILE_LIST))
 
-.PHONY: help docs test-map smoke papers resume test test-long test-device test-slurm test-slurm-later test-network test-versions test-all bench lint format setup clean
+.PHONY: help docs test-map smoke papers resume test test-long test-device test-slurm test-slurm-later test-network test-versions test-all bench dgl distdgl lint format setup clean
 
 smoke: $(INSTALLED)
 	$(BIN)/snakemake all verify $(WORKFLOW)
@@ -96,6 +98,17 @@ test-all: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks --record bench startup $(if $(and $(MKL_RT),$(DGL_PYTHON)),competitors)
+
+# The versions for which DGL publishes files on PyPI. Torch is first, so that its index is the only one.
+DGL := build/dgl/bin/python
+dgl: $(DGL)
+$(DGL):
+	$(PYTHON) -m venv build/dgl
+	$(DGL) -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.1.1 'numpy<2'
+	$(DGL) -m pip install --quiet dgl==1.1.3 packaging pandas psutil pydantic pyyaml setuptools
+
+distdgl: $(INSTALLED) $(DGL)
+	DGL_PYTHON=$(abspath $(DGL)) $(BIN)/python -m benchmarks --record distdgl
 
 lint: $(INSTALLED) docs
 	$(BIN)/ruff check

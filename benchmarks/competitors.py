@@ -41,9 +41,8 @@ from harness.strategy import MiniBatch
 OURS = "ours"
 DGL = "dgl_worker.py"
 INSTALL_DGL = (
-    "DGL is not shown: install it in a separate environment, as in `python -m venv ENVIRONMENT` and "
-    "`ENVIRONMENT/bin/pip install dgl==1.1.3 torch packaging pandas psutil pydantic pyyaml setuptools`, and name its "
-    "Python, DGL_PYTHON=ENVIRONMENT/bin/python."
+    "DGL is not shown: `make dgl` installs it in a separate environment, build/dgl. Name its Python, "
+    "DGL_PYTHON=build/dgl/bin/python."
 )
 COLUMNS = (
     *("competitor", "our ms:.2f", "our CPU ms:.2f", "its ms:.2f", "its CPU ms:.2f"),

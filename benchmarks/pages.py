@@ -71,6 +71,7 @@ PAGES = {
     "authors": [
         f"authors --only {name} --graphs cora" for name in ("pipegcn", "bns-gcn", "sancus", "plexus")
     ],
+    "distdgl": ["distdgl.epochs", "distdgl.depth"],
     "epoch": [
         "epoch.serial --dataset sbm-4096",
         "epoch.serial --dataset rmat-17 --turns 7",
@@ -150,6 +151,7 @@ PAGES = {
 """The commands of each page, without `python -m benchmarks`; one of the harness begins with its name."""
 PROGRAMS = {
     "competitors": ["MKL_RT", "DGL_PYTHON"],
+    "distdgl": ["DGL_PYTHON"],
     "authors": ["AUTHORS_PIPEGCN", "AUTHORS_BNS_GCN", "AUTHORS_SANCUS", "AUTHORS_PLEXUS"],
 }
 """The variables that name the programs that a page compares with."""

@@ -15,10 +15,11 @@ import shlex
 import subprocess
 import sys
 from argparse import REMAINDER, ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import IO
 
 import pandas as pd
 
@@ -110,6 +111,11 @@ def join_hosts() -> Iterator[None]:
 
 def run_on_hosts(hosts: Hosts, words: list[str], printed: int | None = None) -> int:
     """Run `python -m benchmarks` with some words on every emulated host; return the exit code."""
+    return run_command_on_hosts(hosts, [sys.executable, "-m", "benchmarks", *words], printed)
+
+
+def run_command_on_hosts(hosts: Hosts, command: Sequence[str], printed: "IO[str] | int | None" = None) -> int:
+    """Run a command on every emulated host; return the exit code. Its output goes to `printed`."""
     testbed, root = [sys.executable, str(TESTBED)], find_root()
     subprocess.run(
         [*testbed, "up", "--hosts", str(hosts.count), "--rate", hosts.rate],
@@ -117,8 +123,9 @@ def run_on_hosts(hosts: Hosts, words: list[str], printed: int | None = None) -> 
         stdout=subprocess.DEVNULL,
     )
     try:
-        command = [*testbed, "run", "--", sys.executable, "-m", "benchmarks", *words]
-        return subprocess.run(command, cwd=root, stdout=printed).returncode
+        run = [*testbed, "run", "--", *command]
+        errors = None if isinstance(printed, int | None) else subprocess.STDOUT
+        return subprocess.run(run, cwd=root, stdout=printed, stderr=errors).returncode
     finally:
         subprocess.run([*testbed, "down"], check=True, stdout=subprocess.DEVNULL)
 

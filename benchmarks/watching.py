@@ -14,6 +14,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from benchmarks.workers.link import read_received
 from harness.base.children import SessionGuard
 from harness.base.errors import RunError
 
@@ -120,7 +121,7 @@ class WatchedProgram:
         )
 
     def _read_amounts(self) -> Amounts:
-        now, sent = perf_counter(), read_loopback_bytes(self.process) if self._private else float("nan")
+        now, sent = perf_counter(), read_received("lo", self.process) if self._private else float("nan")
         return Amounts(now, read_session_cpu(self.process), sent)
 
     def _signal(self, what: signal.Signals) -> None:
@@ -132,13 +133,6 @@ class WatchedProgram:
         with closing(self._process.stdout), closing(self._guard):
             pass
         self._process.wait()
-
-
-def read_loopback_bytes(process: int) -> int:
-    """Return the bytes that the loopback of a process's network has sent."""
-    lines = Path(f"/proc/{process}/net/dev").read_text().splitlines()
-    loopback = next(line for line in lines if line.strip().startswith("lo:"))
-    return int(loopback.partition(":")[2].split()[8])
 
 
 def read_session_cpu(session: int) -> float:

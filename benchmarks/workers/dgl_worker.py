@@ -181,16 +181,16 @@ def result(call: str, file: str) -> None:
     np.save(file, value.numpy() if isinstance(value, Tensor) else np.array(value))
 
 
-def main() -> None:
-    """Answer requests until stdin ends. What libraries print goes to stderr."""
+def main(*known: Callable[..., Any]) -> None:
+    """Answer requests for functions until stdin ends. What libraries print goes to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    known = {each.__name__: each for each in (versions, products, epochs, mini_batches, turn, result)}
+    named = {each.__name__: each for each in known}
     for line in sys.stdin:
         request = json.loads(line)
-        print(json.dumps(known[request.pop("do")](**request)), file=answers, flush=True)
+        print(json.dumps(named[request.pop("do")](**request)), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(versions, products, epochs, mini_batches, turn, result)
