@@ -30,6 +30,7 @@ LONG_EPOCH = 5.0
 """Seconds. A longer epoch is timed once in a launch: its steps warm up by themselves."""
 FEW_LAUNCHES, FAR = 4, 5
 """A strategy that takes FAR times as long as the fastest in each of a few launches is not launched again."""
+SECONDS = ("seconds", "computing", "sampling")
 AMOUNTS = ("calls", "received", "bytes")
 
 
@@ -46,7 +47,7 @@ def on_hosts(specs: Path, hosts: Hosts = FOUR_HOSTS, epochs: int = EPOCHS) -> Re
         specs: a JSON file with a list of specs
     """
     yield Table(
-        *("spec", "setup_seconds", "setup_received", "held", "seconds", "computing", *AMOUNTS),
+        *("spec", "setup_seconds", "setup_received", "held", *SECONDS, *AMOUNTS),
         title=f"links of {hosts.rate}",
     )
     for number, document in enumerate(json.loads(specs.read_text())):
@@ -63,7 +64,7 @@ def train_spec(spec: Spec, epochs: int) -> list[tuple[float, ...]]:
     for turns in train_in_turns([trainer], epochs, LONG_EPOCH):
         most = [max(values) for values in zip(*before, strict=True)]
         amounts = (turns.most(amount) for amount in AMOUNTS)
-        rows.append((*most, turns.median(), turns.median("computing"), *amounts))
+        rows.append((*most, *map(turns.median, SECONDS), *amounts))
     trainer.ctx.grid.drain()
     return rows
 

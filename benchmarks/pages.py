@@ -72,6 +72,7 @@ PAGES = {
         f"authors --only {name} --graphs cora" for name in ("pipegcn", "bns-gcn", "sancus", "plexus")
     ],
     "distdgl": ["distdgl.epochs", "distdgl.depth"],
+    "shapes": [f"shapes --numbers {number}" for number in range(1, 11)],
     "epoch": [
         "epoch.serial --dataset sbm-4096",
         "epoch.serial --dataset rmat-17 --turns 7",
