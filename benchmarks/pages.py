@@ -71,6 +71,7 @@ PAGES = {
     "authors": [
         f"authors --only {name} --graphs cora" for name in ("pipegcn", "bns-gcn", "sancus", "plexus")
     ],
+    "cagnet": ["cagnet.words", "cagnet.memory"],
     "distdgl": ["distdgl.epochs", "distdgl.depth"],
     "shapes": [f"shapes --numbers {number}" for number in range(1, 11)],
     "epoch": [
@@ -152,6 +153,7 @@ PAGES = {
 """The commands of each page, without `python -m benchmarks`; one of the harness begins with its name."""
 PROGRAMS = {
     "competitors": ["MKL_RT", "DGL_PYTHON"],
+    "cagnet": ["AUTHORS_CAGNET"],
     "distdgl": ["DGL_PYTHON"],
     "authors": ["AUTHORS_PIPEGCN", "AUTHORS_BNS_GCN", "AUTHORS_SANCUS", "AUTHORS_PLEXUS"],
 }
