@@ -128,6 +128,7 @@ PAGES = {
         "graphs.loading --dataset rmat-21 --grid 2x2x2",
         "plexus.measured-model",
         "plexus.published-model",
+        "plexus.local-products",
         "plexus.grids --hosts 8 --rate 200mbit",
         "plexus.grids --hosts 16 --rate 200mbit",
     ],

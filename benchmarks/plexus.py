@@ -1,7 +1,7 @@
 """Plexus' predictions: its grids, and its model of the products with A."""
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -15,8 +15,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.stats import spearmanr
+from torch import Tensor
 
 from benchmarks.measuring import alternate, spec_of, train_in_turns, trainer_of
+from benchmarks.mkl import INSTALL, load_mkl
 from benchmarks.plexus_formulas import (
     Coefficients,
     Terms,
@@ -31,6 +33,7 @@ from harness.comm.layout import list_grids
 from harness.experiment.requests import make_spec
 from harness.graph.blocks import Blocks
 from harness.graph.store.datasets import open_dataset
+from harness.kernels.csr import Csr, to_scipy
 from harness.kernels.spmm import spmm
 from harness.ledger import AxisName
 from harness.prediction.epoch import Prediction, predict
@@ -167,6 +170,7 @@ GRAPHS = (("rmat-17", (8, 16, 64)), ("osm-shape", (8, 16, 32)))
 SPLITS, TEST = 1000, 0.3
 SCORES = ("R^2 fitted", "RMSE fitted", "R^2 rest", "RMSE rest")
 DATA, RESULTS = Path(__file__).parent / "data", Path(__file__).parent / "results"
+OURS = "ours"
 Numbers = NDArray[np.float64]
 Model = Callable[[Numbers], Numbers]
 
@@ -219,6 +223,39 @@ def published_model() -> Results:
     (RESULTS / "plexus-model.csv").write_text("\n".join(lines) + "\n")
 
 
+@benchmark
+def local_products(dataset: str = "ogbn-products@1/16") -> Results:
+    """Compare the products of 28 grids of 64 ranks on this machine with the times that Plexus' authors published.
+
+    Theirs are of an A100 and of ogbn-products, ours of one core and of a twin of that graph: nothing of a machine's
+    card is in either. The products are those of an epoch, forward and backward, of the rank at the origin; three
+    layers, hidden 128. The libraries take turns. A rank correlation says whether the same grids have slow products.
+    """
+    mkl = load_mkl()
+    libraries = {OURS: prepare_ours, "SciPy": prepare_scipy}
+    if mkl:
+
+        def prepare_mkl(A: Csr, H: Tensor) -> Callable[[], object]:
+            return mkl.prepare_product(A, H, torch.empty(A.rows, H.shape[1]), threads=1)
+
+        libraries["MKL"] = prepare_mkl
+    yield mkl.version if mkl else INSTALL
+    blocks = open_dataset(find_root(), spec_of(make_request(dataset, {X: 1, Y: 1, Z: 1}, 1, "local")).dataset)
+    with (DATA / "plexus_spmm_points.csv").open(newline="") as file:
+        points = [row for row in csv.DictReader(file) if row["set"] != "scaling"]
+    yield Table("grid", "published ms:.1f", *(f"{name} ms:.1f" for name in libraries))
+    rows = []
+    for point in points:
+        grid = {axis: int(point[axis.value]) for axis in (X, Y, Z)}
+        ms = time_products(blocks, grid, [int(point[name]) for name in ("d0", "d1", "d2")], libraries)[1]
+        rows.append([float(point["spmm_ms_per_epoch"]), *ms.values()])
+        yield format_grid(grid), *rows[-1]
+    yield Table("library", "rank correlation with the published times:.3f", "with ours:.3f")
+    published, ours, *_ = zip(*rows, strict=True)
+    for name, times in zip(libraries, list(zip(*rows, strict=True))[1:], strict=True):
+        yield name, float(spearmanr(published, times).statistic), float(spearmanr(ours, times).statistic)
+
+
 def compare_shapes(sample: "list[Point]") -> str:
     """Compare the grid that splits columns of H alone with the one that splits its rows alone (the paper's Table 2)."""
     by_grid = {tuple(point.grid.values()): point.milliseconds for point in sample if point.graph == "rmat-17"}
@@ -247,20 +284,38 @@ def measure_points() -> Iterator[Point]:
             for grid in list_grids(ranks, X, Y, Z):
                 sizes = (grid, FIRST, blocks.n, blocks.nnz, widths)
                 terms = terms_in_code(*sizes), terms_in_paper(*sizes)
-                yield Point(graph, grid, *terms, *time_products(blocks, grid, widths))
+                kernels, ms = time_products(blocks, grid, widths, {OURS: prepare_ours})
+                yield Point(graph, grid, *terms, kernels, ms[OURS])
 
 
-def time_products(blocks: Blocks, grid: dict[AxisName, int], widths: list[int]) -> tuple[Numbers, float]:
-    """Return terms of the model by kernels, and the milliseconds of all products of the rank at the origin."""
-    origin, terms, total = dict.fromkeys(grid, 0), np.zeros(4), 0.0
+Prepare = Callable[[Csr, Tensor], Callable[[], object]]
+"""Prepares a product by a library, and returns the call that is timed."""
+
+
+def prepare_ours(A: Csr, H: Tensor) -> Callable[[], object]:
+    return partial(spmm, A, H)
+
+
+def prepare_scipy(A: Csr, H: Tensor) -> Callable[[], object]:
+    matrix, dense = to_scipy(A), H.numpy()
+    return lambda: matrix @ dense
+
+
+def time_products(
+    blocks: Blocks, grid: dict[AxisName, int], widths: list[int], libraries: Mapping[str, Prepare]
+) -> tuple[Numbers, dict[str, float]]:
+    """Return terms of the model by kernels, and each library's milliseconds of all products at the origin."""
+    origin, terms, ms = dict.fromkeys(grid, 0), np.zeros(4), dict.fromkeys(libraries, 0.0)
     for layer, d in enumerate(widths):
         share: LayerShare = get_layer_share(get_roles(layer, FIRST), grid, origin, blocks.n, (d, d))
         for number, (rows, cols) in enumerate(((share.N, share.K), (share.K, share.N))):
             A, H = blocks.adjacency(rows, cols, (layer + number) % 2), torch.rand(len(cols), len(share.F))
             f = len(share.F)
             terms += [A.nnz * f, A.nnz, len(rows) * f, len(rows)]
-            total += 1e3 * median(alternate({"spmm": partial(spmm, A, H)}, TURNS)["spmm"])
-    return terms, total
+            calls = {name: prepare(A, H) for name, prepare in libraries.items()}
+            for name, seconds in alternate(calls, TURNS).items():
+                ms[name] += 1e3 * median(seconds)
+    return terms, ms
 
 
 def judge(terms: Numbers, ms: Numbers, fit: Callable[[Numbers, Numbers], Model]) -> list[float]:
