@@ -53,6 +53,7 @@ PAGES = {
     "findings": [
         f"findings.{part}" for part in ("balance", "model", "dimensions", "settings", "swaps", "edges")
     ],
+    "trust": ["trust"],
     # Of the page `pipelines`.
     "gain": ["findings.gain"],
     "received": ["received.by-strategy"],
