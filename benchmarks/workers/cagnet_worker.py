@@ -224,6 +224,8 @@ def count_moves(live: Live) -> None:
     def to(self: Tensor, *args: Any, **options: Any) -> Tensor:
         moved: Tensor = move(self, *args, **options)
         if args and args[0] is GPU:
+            if moved.layout is torch.strided and moved.untyped_storage().nbytes() > moved.nbytes:
+                moved = moved.clone()  # a part of a tensor of the host
             live.add(moved)
         return moved
 
