@@ -144,6 +144,34 @@ def find_speedup(evidence: Evidence, runs: Runs, *baselines: Runs, take: Take = 
 
 
 @formula()
+def find_throughput_gain(evidence: Evidence, runs: Runs, *baselines: Runs, take: Take = "single") -> Estimate:
+    """Return the throughput of full-graph training over that of mini-batches, as a range over what G3 may count.
+
+    DGL counts labelled vertices, as its examples print; full-graph training counts them too, or all vertices.
+    """
+
+    points = evidence.list_points(runs, "dataset", "kind", "ranks")
+
+    def count_per_label(dataset: str) -> float:
+        facts = evidence.load_facts(dataset)
+        return facts.vertices / facts.training
+
+    def gain(*, counts_all: bool) -> Estimate:
+        return combine(
+            (
+                evidence.time_epoch(baseline.narrow(**point))
+                / evidence.time_epoch(runs.narrow(**point))
+                * (count_per_label(str(point["dataset"])) if counts_all else 1.0)
+                for baseline in baselines
+                for point in points
+            ),
+            take,
+        )
+
+    return enclose(gain(counts_all=each) for each in (False, True))
+
+
+@formula()
 def find_speedup_growth(
     evidence: Evidence, deep: Runs, deep_baseline: Runs, shallow: Runs, shallow_baseline: Runs
 ) -> Estimate:
