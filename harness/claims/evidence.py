@@ -117,6 +117,9 @@ class RankReplay(NamedTuple):
 class Evidence:
     """The cards, experiments and records of a project, and what is computed from them."""
 
+    has_open_units = True
+    """Whether a value is a range over the units that a paper leaves open. Figures show epochs, which have none."""
+
     def __init__(
         self,
         root: Path,

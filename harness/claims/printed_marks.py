@@ -160,6 +160,8 @@ class _Trace(Evidence):
     Every epoch takes a second, but the ratio of two epochs is `ratio`.
     """
 
+    has_open_units = False
+
     def __init__(self, evidence: Evidence) -> None:
         super().__init__(evidence.root)
         self._expand_once = evidence._expand_once

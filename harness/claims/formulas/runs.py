@@ -149,7 +149,6 @@ def find_throughput_gain(evidence: Evidence, runs: Runs, *baselines: Runs, take:
 
     DGL counts labelled vertices, as its examples print; full-graph training counts them too, or all vertices.
     """
-
     points = evidence.list_points(runs, "dataset", "kind", "ranks")
 
     def count_per_label(dataset: str) -> float:
@@ -168,7 +167,7 @@ def find_throughput_gain(evidence: Evidence, runs: Runs, *baselines: Runs, take:
             take,
         )
 
-    return enclose(gain(counts_all=each) for each in (False, True))
+    return enclose(gain(counts_all=each) for each in ((False, True) if evidence.has_open_units else (False,)))
 
 
 @formula()
