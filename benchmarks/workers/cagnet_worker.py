@@ -58,7 +58,8 @@ class Live(TorchDispatchMode):
 
     def forget(self) -> None:
         """Count from here on."""
-        self.bytes, self._known = 0, set()
+        self.bytes = self.peak = 0
+        self._known = set()
 
     def add(self, tensor: Tensor) -> None:
         """Count the storage of a tensor until it is freed."""
