@@ -13,7 +13,7 @@
 #   make test-all   all tests; with HARNESS_SLURM_TEST=1 also the tests on Slurm
 #   make bench      measures speed relative to other libraries and the last landing; fails if a ratio dropped by a fifth
 #   make dgl        installs DGL, with which `bench` and `distdgl` compare, into build/dgl
-#   make distdgl    compares with DistDGL on emulated hosts and records benchmarks/results/distdgl.md; needs root
+#   make distdgl    compares with DistDGL on emulated hosts and records benchmarks/results/distdgl*.md; needs root
 #   make lint       style, layout, types, spelling, and the site
 #   make docs       builds the site of docs/ in build/docs; warnings and broken links are errors
 #   make test-map   writes the tests and seconds of each folder in the latest `make test test-long` into docs/develop/maintainers.md
@@ -108,7 +108,7 @@ $(DGL):
 	$(DGL) -m pip install --quiet dgl==1.1.3 packaging pandas psutil pydantic pyyaml setuptools
 
 distdgl: $(INSTALLED) $(DGL)
-	DGL_PYTHON=$(abspath $(DGL)) $(BIN)/python -m benchmarks --record distdgl
+	DGL_PYTHON=$(abspath $(DGL)) $(BIN)/python -m benchmarks --record distdgl distdgl-samplers
 
 lint: $(INSTALLED) docs
 	$(BIN)/ruff check

@@ -73,6 +73,7 @@ def epochs(
     launches: int = LAUNCHES,
     batch: int = 1000,
     epochs: int = 4,
+    samplers: int = 0,
 ) -> Results:
     """Compare epochs of two layers with fan-outs 25 and 10 on some numbers of hosts.
 
@@ -84,6 +85,7 @@ def epochs(
     Args:
         hosts: numbers of hosts
         rate: of each link
+        samplers: processes of each trainer of DistDGL that sample ahead; 0 for none, as ours
     """
     if not python_of_dgl():
         yield INSTALL_DGL
@@ -104,7 +106,7 @@ def epochs(
         title=f"{dataset}, batches of {batch} targets, links of {rate}",
     )
     for count in hosts:
-        with prepare(dataset, count) as cluster:
+        with prepare(dataset, count, samplers) as cluster:
             rows = cluster.measure([run], Hosts(count, rate), launches)
             seconds = in_a_process(predict_seconds, cluster.spec(run), Hosts(count, rate).mbits)
         ours, its = (summarise(rows, 0, program) for program in (OURS, ITS))
@@ -213,6 +215,7 @@ class Cluster(NamedTuple):
     folder: Path
     dataset: Mapping[str, Any]
     hosts: int
+    samplers: int
 
     def spec(self, run: Run, seed: int = 0) -> Spec:
         """Return our spec of a run."""
@@ -272,7 +275,7 @@ class Cluster(NamedTuple):
         (self.folder / "runs.json").write_text(json.dumps(documents))
         python = python_of_dgl()
         assert python
-        command = [python, "-E", str(FOLDER / WORKER), str(self.folder)]
+        command = [python, "-E", str(FOLDER / WORKER), str(self.folder), str(self.samplers)]
         with (self.folder / "log.txt").open("w") as log:
             code = run_command_on_hosts(hosts, command, log)
         if code:
@@ -285,7 +288,7 @@ class Cluster(NamedTuple):
 
 
 @contextmanager
-def prepare(name: str, hosts: int) -> Iterator[Cluster]:
+def prepare(name: str, hosts: int, samplers: int = 0) -> Iterator[Cluster]:
     """Split a graph by DistDGL's partitioner, for both."""
     root, python = find_root(), python_of_dgl()
     assert python
@@ -309,7 +312,7 @@ def prepare(name: str, hosts: int) -> Iterator[Cluster]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(map(str, parts)) + "\n")
         (folder / "hosts.txt").write_text("".join(f"10.77.0.{host + 1} {PORT}\n" for host in range(hosts)))
-        yield Cluster(folder, {"name": name, "partition": f"file:{file}"}, hosts)
+        yield Cluster(folder, {"name": name, "partition": f"file:{file}"}, hosts, samplers)
 
 
 def weights_of(spec: Spec) -> dict[str, np.ndarray]:

@@ -74,6 +74,7 @@ PAGES = {
     ],
     "cagnet": ["cagnet.words", "cagnet.memory"],
     "distdgl": ["distdgl.epochs", "distdgl.depth"],
+    "distdgl-samplers": ["distdgl.epochs --hosts 4 --samplers 1"],
     "shapes": [f"shapes --numbers {number}" for number in range(1, 11)],
     "epoch": [
         "epoch.serial --dataset sbm-4096",
@@ -157,6 +158,7 @@ PROGRAMS = {
     "competitors": ["MKL_RT", "DGL_PYTHON"],
     "cagnet": ["AUTHORS_CAGNET"],
     "distdgl": ["DGL_PYTHON"],
+    "distdgl-samplers": ["DGL_PYTHON"],
     "authors": ["AUTHORS_PIPEGCN", "AUTHORS_BNS_GCN", "AUTHORS_SANCUS", "AUTHORS_PLEXUS"],
 }
 """The variables that name the programs that a page compares with."""

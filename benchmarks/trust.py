@@ -44,8 +44,7 @@ def trust() -> Results:
     holds 1. Intervals on machines of papers are widened by the factor with which nine of ten numbers that are not held
     out are inside, and judged once on those that are.
     """
-    frame = pd.concat([read_links(), read_claims_predicted()], ignore_index=True)
-    frame["error"] = frame.ratio.map(compute_error)
+    frame = read_errors()
     yield Table(
         *("predictions", "number", "median error:.2f", "within 1.25:.0%", "within 2:.0%", "inside:.0%"),
         "median width:.2f",
@@ -62,6 +61,12 @@ def trust() -> Results:
         wide = widen(held_out, by)
         yield name, by, is_inside(wide).mean(), find_width(wide)
     yield Drawing("trust", draw_errors(frame))
+
+
+def read_errors() -> pd.DataFrame:
+    """Return the predictions of both sides, with their ratios, intervals and errors."""
+    frame = pd.concat([read_links(), read_claims_predicted()], ignore_index=True)
+    return frame.assign(error=frame.ratio.map(compute_error))
 
 
 def read_links() -> pd.DataFrame:

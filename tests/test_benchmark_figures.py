@@ -20,6 +20,7 @@ from benchmarks.graphs import title_builds
 from benchmarks.network import POINTS as SLOPE
 from benchmarks.network import title_slopes
 from benchmarks.plotting import RESULTS, make_facets, read_recorded
+from benchmarks.trust import read_errors, title_errors
 from harness.report.figures.palette import look_of
 
 
@@ -51,6 +52,7 @@ def list_titles() -> dict[str, str]:
         "comparison-predicted": title_predicted(predicted),
         "building-ogbn-papers100m": title_builds(builds),
         "slope": title_slopes(pd.read_csv(SLOPE)),
+        "trust": title_errors(read_errors()),
     }
 
 

@@ -54,8 +54,11 @@ def partition(folder: str, parts: int) -> list[int]:
 # One host: a server, and a trainer that shares its memory.
 
 
-def run_host(folder: Path) -> None:
-    """Start the server of this host, then train. Each host has shared memory of its own."""
+def run_host(folder: Path, samplers: int) -> None:
+    """Start the server of this host, then train, with some processes that sample ahead.
+
+    Each host has shared memory of its own.
+    """
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/dev/shm"], check=True)
     rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
     os.environ |= {
@@ -63,8 +66,8 @@ def run_host(folder: Path) -> None:
         "DGL_IP_CONFIG": str(folder / "hosts.txt"),
         "DGL_CONF_PATH": str(folder / "parts" / f"{NAME}.json"),
         "DGL_NUM_SERVER": "1",
-        "DGL_NUM_SAMPLER": "0",
-        "DGL_NUM_CLIENT": world,
+        "DGL_NUM_SAMPLER": str(samplers),
+        "DGL_NUM_CLIENT": str(int(world) * (1 + samplers)),
         "DGL_SERVER_ID": rank,
     }
     server = subprocess.Popen(
@@ -184,9 +187,9 @@ def find_accuracy(folder: Path, layers: torch.nn.ModuleList) -> float:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 1:
+    if len(sys.argv) == 1:  # requests on stdin
         main(versions, partition)
     elif os.environ.get("DGL_ROLE") == "server":
         dgl.distributed.initialize(f"{sys.argv[1]}/hosts.txt")
     else:
-        run_host(Path(sys.argv[1]))
+        run_host(Path(sys.argv[1]), int(sys.argv[2]))
