@@ -178,7 +178,7 @@ def test_a_page_is_not_recorded_without_the_programs_that_it_compares_with(
     assert not recorded
     assert "DGL_PYTHON" in capsys.readouterr().err
     assert pages.record_pages([]) == 0
-    assert recorded == [name for name in PAGES if name not in pages.PROGRAMS]
+    assert recorded == [name for name in PAGES if {*pages.PROGRAMS.get(name, ())} <= {"MKL_RT"}]
     monkeypatch.setenv("DGL_PYTHON", "python")
     assert pages.record_pages(["competitors"]) == 0
 
