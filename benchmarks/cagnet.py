@@ -14,9 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
-from benchmarks.competitors import drop_loops
+from benchmarks.competitors import open_graph
 from benchmarks.measuring import in_a_process, spec_of
 from benchmarks.registry import Results, Table, benchmark
 from benchmarks.worker import FOLDER
@@ -25,8 +24,7 @@ from harness.base.formatting import GB
 from harness.claims.arguments import StrategyOnGrid
 from harness.claims.evidence import Evidence
 from harness.claims.formulas.replays import divide_layer_elements
-from harness.graph.store.datasets import open_dataset
-from harness.kernels.csr import cast, row_indices
+from harness.kernels.csr import row_indices
 from harness.ledger import Op, TensorName
 from harness.prediction.epoch import compute_peak_bytes, replay_ranks
 from harness.runtime.open_run import open_run
@@ -49,7 +47,8 @@ class Scheme(NamedTuple):
     """A script of CAGNET, and the same scheme here."""
 
     script: str
-    ours: StrategyOnGrid
+    strategy: str
+    grid: str
     copies: int = 1
     """The paper's c, of 1.5D."""
     unit: str = "n f"
@@ -57,50 +56,40 @@ class Scheme(NamedTuple):
     """The unit, as a share of n f."""
 
     @property
-    def options(self) -> tuple[str, ...]:
-        """Return the options that only this script has."""
-        if self.script == "gcn_distr_3d":
-            return ()
-        common = (
-            "--runcount",
-            "1",
-            "--normalization",
-            "True",
-            "--activations",
-            "True",
-            "--accuracy",
-            "False",
-        )
-        return (*common, "--replication", str(self.copies)) if self.script == "gcn_distr_15d" else common
+    def ours(self) -> StrategyOnGrid:
+        """The same scheme here."""
+        return StrategyOnGrid(self.strategy, self.grid)
 
-
-def make_scheme(
-    script: str, strategy: str, grid: str, copies: int = 1, unit: str = "n f", share: float = 1
-) -> Scheme:
-    """Return a scheme."""
-    return Scheme(script, StrategyOnGrid(strategy, grid), copies, unit, share)
+    def make_options(self, hidden: int) -> list[str]:
+        """Return the command-line options of an epoch."""
+        options = {"graphname": "Cora", "accperrank": 1, "epochs": 1, "midlayer": hidden, "timing": False}
+        if self.script != "gcn_distr_3d":
+            options |= {"runcount": 1, "normalization": True, "activations": True, "accuracy": False}
+        if self.script == "gcn_distr_15d":
+            options["replication"] = self.copies
+        return [word for name, value in options.items() for word in (f"--{name}", str(value))]
 
 
 SCHEMES = (
-    make_scheme("gcn_distr", "cagnet-1d", "4"),
-    make_scheme("gcn_distr", "cagnet-1d", "16"),
-    make_scheme("gcn_distr_15d", "cagnet-1.5d", "4x2", 2, "n f / c", 1 / 2),
-    make_scheme("gcn_distr_15d", "cagnet-1.5d", "4x4", 4, "n f / c", 1 / 4),
-    make_scheme("gcn_distr_2d", "cagnet-2d", "2x2", 1, "n f / sqrt(P)", 1 / 2),
-    make_scheme("gcn_distr_2d", "cagnet-2d", "4x4", 1, "n f / sqrt(P)", 1 / 4),
-    make_scheme("gcn_distr_3d", "cagnet-3d", "2x2x2", 1, "n f / P^(2/3)", 1 / 4),
+    Scheme("gcn_distr", "cagnet-1d", "4"),
+    Scheme("gcn_distr", "cagnet-1d", "16"),
+    Scheme("gcn_distr_15d", "cagnet-1.5d", "4x2", 2, "n f / c", 1 / 2),
+    Scheme("gcn_distr_15d", "cagnet-1.5d", "4x4", 4, "n f / c", 1 / 4),
+    Scheme("gcn_distr_2d", "cagnet-2d", "2x2", 1, "n f / sqrt(P)", 1 / 2),
+    Scheme("gcn_distr_2d", "cagnet-2d", "4x4", 1, "n f / sqrt(P)", 1 / 4),
+    Scheme("gcn_distr_3d", "cagnet-3d", "2x2x2", 1, "n f / P^(2/3)", 1 / 4),
 )
 HELD = (
-    ("cagnet-amazon", 256, make_scheme("gcn_distr", "cagnet-1d", "4"), "did not run (CAG-052)"),
-    ("cagnet-amazon", 256, make_scheme("gcn_distr", "cagnet-1d", "16"), "ran"),
-    ("cagnet-amazon", 256, make_scheme("gcn_distr_15d", "cagnet-1.5d", "4x4", 4), "out of memory (CAG-070)"),
-    ("cagnet-protein", 1024, make_scheme("gcn_distr", "cagnet-1d", "4"), "did not run (CAG-053)"),
-    ("cagnet-protein", 1024, make_scheme("gcn_distr", "cagnet-1d", "16"), "did not run (CAG-053)"),
-    ("cagnet-protein", 1024, make_scheme("gcn_distr", "cagnet-1d", "36"), "ran"),
+    ("cagnet-amazon", 256, Scheme("gcn_distr", "cagnet-1d", "4"), "did not run (CAG-052)"),
+    ("cagnet-amazon", 256, Scheme("gcn_distr", "cagnet-1d", "16"), "ran"),
+    ("cagnet-amazon", 256, Scheme("gcn_distr_15d", "cagnet-1.5d", "4x4", 4), "out of memory (CAG-070)"),
+    ("cagnet-protein", 1024, Scheme("gcn_distr", "cagnet-1d", "4"), "did not run (CAG-053)"),
+    ("cagnet-protein", 1024, Scheme("gcn_distr", "cagnet-1d", "16"), "did not run (CAG-053)"),
+    ("cagnet-protein", 1024, Scheme("gcn_distr", "cagnet-1d", "36"), "ran"),
     (
         "cagnet-protein",
         1024,
-        make_scheme("gcn_distr_15d", "cagnet-1.5d", "9x4", 4),
+        Scheme("gcn_distr_15d", "cagnet-1.5d", "9x4", 4),
         "out of memory (CAG-071)",
     ),
 )
@@ -131,7 +120,7 @@ def words() -> Results:
         unit = VERTICES * WIDTH * scheme.share
 
         def layer(*kinds: str, ranks: Sequence[Any] = ranks, unit: float = unit, layers: int = 2) -> float:
-            """Return the elements of a layer whose counts are of these kinds, in units."""
+            """Return the elements of these kinds that a layer sends, in units."""
             most = max(
                 sum(count for key, count in rank["elements"].items() if find_kind(key) in kinds)
                 / rank["epochs"]
@@ -145,7 +134,7 @@ def words() -> Results:
             )
 
         yield (
-            *(scheme.ours.strategy, scheme.ours.ranks, scheme.unit, layer("broadcast"), layer("sum")),
+            *(scheme.strategy, scheme.ours.ranks, scheme.unit, layer("broadcast"), layer("sum")),
             *(layer("other"), layer("softmax", layers=1), "broadcast" if layer("A") else ""),
             *(ours(Op.BROADCAST), sum(map(ours, SUMS))),
         )
@@ -156,8 +145,8 @@ def memory() -> Results:
     """Measure what a rank of CAGNET's own program holds on its GPU, where the paper ran out of memory, and ours.
 
     Peaks of an epoch of its program on a twin of the graph, in a random order, times the scale of the twin: all that it
-    holds grows with the vertices and the nonzeros, except the weights. Ours are those of a replay on the same twin. A
-    V100 of the paper has 16 GB.
+    holds grows with the vertices and the nonzeros, except the weights. Ours are from a replay on the same twin. A V100
+    of the paper has 16 GB.
     """
     if not (checkout := find_checkout()):
         yield INSTALL
@@ -169,14 +158,8 @@ def memory() -> Results:
             write_graph(Path(folder), dataset)
             ranks = run_program(checkout, scheme, Path(folder), HIDDEN)
         its = max(rank["peak"] for rank in ranks) * divisor / GB
-        yield (
-            graph,
-            scheme.ours.ranks,
-            scheme.copies,
-            outcome,
-            its,
-            in_a_process(find_peak, dataset, scheme) * divisor / GB,
-        )
+        ours = in_a_process(find_peak, dataset, scheme) * divisor / GB
+        yield graph, scheme.ours.ranks, scheme.copies, outcome, its, ours
 
 
 # The program.
@@ -201,10 +184,8 @@ def find_kind(key: str) -> str:
 
 def run_program(checkout: Path, scheme: Scheme, folder: Path, hidden: int) -> list[dict[str, Any]]:
     """Run a script for one epoch; return the counts of each rank."""
-    common = {"graphname": "Cora", "accperrank": 1, "epochs": 1, "midlayer": hidden, "timing": False}
-    options = [word for name, value in common.items() for word in (f"--{name}", str(value))]
     worker, script = FOLDER / "cagnet_worker.py", checkout / f"{scheme.script}.py"
-    command = [sys.executable, str(worker), str(folder), str(script), *options, *scheme.options]
+    command = [sys.executable, str(worker), str(folder), str(script), *scheme.make_options(hidden)]
     world = scheme.ours.ranks
     place = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": PORT}
     ranks = []
@@ -241,9 +222,8 @@ def write_random_graph(folder: Path) -> None:
 def write_graph(folder: Path, dataset: dict[str, Any]) -> None:
     """Write a graph of the catalog in a random order, with random features and labels."""
     spec = spec_of({"strategy": "serial", "dataset": dataset["name"], "ranks": 1})
-    blocks = open_dataset(find_root(), spec.dataset)
-    everyone, generator = range(blocks.n), np.random.default_rng(0)
-    A = drop_loops(cast(blocks.adjacency(everyone, everyone), torch.float32))
+    blocks, A = open_graph(spec)
+    generator = np.random.default_rng(0)
     order = generator.permutation(blocks.n)
     ends = order[np.stack([row_indices(A).numpy(), A.col.numpy()])]
     y = generator.integers(0, blocks.classes, blocks.n)
@@ -252,7 +232,7 @@ def write_graph(folder: Path, dataset: dict[str, Any]) -> None:
 
 
 def write_arrays(folder: Path, ends: Any, X: Any, y: Any) -> None:
-    """Write a graph, with both directions of each edge, for the worker. All vertices are for training."""
+    """Write a graph without loops, with both directions of each edge, for the worker. All vertices are for training."""
     both = np.concatenate([ends, ends[::-1]], axis=1)
     both = np.unique(both[:, both[0] != both[1]], axis=1)
     everyone = np.ones(len(X), bool)
@@ -264,9 +244,9 @@ def find_peak(dataset: dict[str, Any], scheme: Scheme) -> int:
     """Return the peak bytes of a rank of ours in an epoch."""
     spec = spec_of(
         {
-            "strategy": scheme.ours.strategy,
+            "strategy": scheme.strategy,
             "dataset": dataset,
-            "grid": scheme.ours.grid,
+            "grid": scheme.grid,
             "model": {"kind": "gcn", "layers": 2, "hidden": HIDDEN, "order": "aggregate_first"},
         }
     )

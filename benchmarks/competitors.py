@@ -29,6 +29,7 @@ from benchmarks.registry import Results, Table, benchmark
 from benchmarks.spmm import make_graphs
 from benchmarks.turns import Time, TimeCalls, take_turns, time_here
 from benchmarks.worker import Worker
+from harness.graph.blocks import Blocks
 from harness.graph.store.datasets import open_dataset
 from harness.kernels.csr import Csr, cast, from_coo, row_indices, to_scipy
 from harness.kernels.spmm import spmm as multiply_sparse
@@ -229,9 +230,8 @@ def check_losses(name: str, trainer: Trainer, epoch: Callable[[], Any]) -> None:
 
 def model_arrays(spec: Spec, trainer: Trainer) -> dict[str, Tensor | float]:
     """Return the graph, the features, the labels and the weights of a trainer on one rank."""
-    blocks = open_dataset(find_root(), spec.dataset)
+    blocks, A = open_graph(spec)
     everyone = range(blocks.n)
-    A = cast(blocks.adjacency(everyone, everyone), torch.float32)
     weights = zip(trainer.strategy.weights, trainer.weights, strict=True)
     return {
         **matrix_arrays(drop_loops(A) if spec.model.kind == "sage" else A),
@@ -242,6 +242,13 @@ def model_arrays(spec: Spec, trainer: Trainer) -> dict[str, Tensor | float]:
         "heads": spec.model.heads,
         **{f"{weight.part}{weight.layer}": W.detach().clone() for weight, W in weights},
     }
+
+
+def open_graph(spec: Spec) -> tuple[Blocks, Csr]:
+    """Return the graph of a spec, and its whole matrix in float32."""
+    blocks = open_dataset(find_root(), spec.dataset)
+    everyone = range(blocks.n)
+    return blocks, cast(blocks.adjacency(everyone, everyone), torch.float32)
 
 
 def drop_loops(A: Csr) -> Csr:

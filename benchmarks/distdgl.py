@@ -1,27 +1,34 @@
 """Compares `distdgl` with DistDGL itself, on emulated hosts. Needs root.
 
 DGL_PYTHON names the Python of an environment that has DGL (`competitors.INSTALL_DGL`). On each host, DistDGL runs a
-server and a trainer, and the harness one rank. Both train GraphSAGE from the same weights on the same parts, those of
-DistDGL's own partitioner, with the same targets, batches and fan-outs. In each launch, both start anew, one after the
-other. Bytes are those that arrive on the links of all hosts, with the headers of TCP.
+server and a trainer, and the harness one rank. Both train GraphSAGE from the same weights on the same parts, which
+DistDGL's own partitioner makes, with the same targets, batches and fan-outs. In each launch, both start anew, one after
+the other. Bytes are what arrives on the links of all hosts, with the headers of TCP.
 """
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import nan
 from pathlib import Path
+from subprocess import STDOUT
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 
 from benchmarks.authors import make_weight
-from benchmarks.competitors import INSTALL_DGL, drop_loops, matrix_arrays, python_of_dgl, write
+from benchmarks.competitors import (
+    INSTALL_DGL,
+    drop_loops,
+    matrix_arrays,
+    open_graph,
+    python_of_dgl,
+    write,
+)
+from benchmarks.fairness import predict_on_these_cores
 from benchmarks.launches import LAUNCHES, format_interval
 from benchmarks.measuring import card_of_hosts, gather, in_a_process, set_up_trainer, spec_of
 from benchmarks.registry import FOUR_HOSTS, Hosts, Results, Table, benchmark
@@ -29,28 +36,24 @@ from benchmarks.runner import measure_on_hosts, run_command_on_hosts
 from benchmarks.worker import FOLDER, Worker
 from benchmarks.workers.link import read_received
 from harness.base.errors import UserError
+from harness.graph.model import TEST, TRAIN
 from harness.graph.partitions.file import FOLDER as PARTITIONS
-from harness.graph.store.datasets import open_dataset
-from harness.kernels.csr import cast
 from harness.ledger import Op, Phase, TensorName
-from harness.prediction.epoch import price_epochs, replay_ranks
+from harness.prediction.epoch import replay_ranks
 from harness.runtime.open_run import open_run
 from harness.runtime.trainer import Trainer
 from harness.spec.root import find_data_folder, find_root
 from harness.spec.spec import Spec
 from harness.strategy import Ready
-from harness.strategy.models.weights import Part
 
 WORKER = "distdgl_worker.py"
-PORT = 30050
 OURS, ITS = "ours", "DistDGL"
-NAMES = {Part.CONVOLUTION: "convolution", Part.ROOT: "root"}
 FANOUTS = {2: (25, 10), 3: (25, 15, 10), 4: (25, 20, 15, 10)}
 """The fan-outs of G3 by the number of layers, from the targets on."""
-SUMS = ("bytes", "inputs", "rows", "entries", "targets", "speed", "speed_with_pulling")
+SUMS = ("bytes", "rows", "targets", "speed", "speed_with_pulling")
 SHARES = ("sampling", "pulling", "training")
 MEANS = ("loss", *SHARES)
-"""How the amounts of ranks are combined; the seconds are those of the slowest rank."""
+"""How the amounts of ranks are combined. Of their seconds, the slowest rank's count."""
 
 
 class Run(NamedTuple):
@@ -78,8 +81,8 @@ def epochs(
     """Compare epochs of two layers with fan-outs 25 and 10 on some numbers of hosts.
 
     Rows are inputs of mini-batches that other hosts have. Rows, bytes and seconds are per epoch, of all hosts and of
-    the slowest one; the first epoch warms up. The loss is that of the last epoch, and the accuracy that of the test
-    vertices after it, with all neighbours. Values are medians over launches, and ratios ours over its: below 1, ours is
+    the slowest one; the first epoch warms up. The loss is from the last epoch. The accuracy is measured after it, on
+    the test vertices with all neighbours. Values are medians over launches, and ratios ours over its: below 1, ours is
     less. The prediction has the edges and the parts, and the constants of emulated hosts.
 
     Args:
@@ -277,7 +280,7 @@ class Cluster(NamedTuple):
         assert python
         command = [python, "-E", str(FOLDER / WORKER), str(self.folder), str(self.samplers)]
         with (self.folder / "log.txt").open("w") as log:
-            code = run_command_on_hosts(hosts, command, log)
+            code = run_command_on_hosts(hosts, command, stdout=log, stderr=STDOUT)
         if code:
             raise UserError(
                 f"DistDGL ended with code {code}:\n{(self.folder / 'log.txt').read_text()[-2000:]}"
@@ -296,14 +299,15 @@ def prepare(name: str, hosts: int, samplers: int = 0) -> Iterator[Cluster]:
     with TemporaryDirectory(prefix="distdgl-") as temporary:
         folder = Path(temporary)
         spec = spec_of({"strategy": {"name": "serial"}, "dataset": name, "ranks": 1})
-        blocks = open_dataset(root, spec.dataset)
+        blocks, A = open_graph(spec)
         everyone = range(blocks.n)
-        A = drop_loops(cast(blocks.adjacency(everyone, everyone), torch.float32))
+        split = blocks.split(everyone)
         arrays = {
-            **matrix_arrays(A),
+            **matrix_arrays(drop_loops(A)),
             "X": blocks.feature_block(everyone, range(blocks.features)),
             "y": blocks.labels(everyone),
-            "split": blocks.split(everyone),
+            "train": split == TRAIN,
+            "test": split == TEST,
         }
         Path(write(folder, arrays)).rename(folder / "graph.npz")
         with Worker(python, WORKER) as worker:
@@ -311,7 +315,6 @@ def prepare(name: str, hosts: int, samplers: int = 0) -> Iterator[Cluster]:
         path = find_data_folder(root) / PARTITIONS / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(map(str, parts)) + "\n")
-        (folder / "hosts.txt").write_text("".join(f"10.77.0.{host + 1} {PORT}\n" for host in range(hosts)))
         yield Cluster(folder, {"name": name, "partition": f"file:{file}"}, hosts, samplers)
 
 
@@ -319,7 +322,7 @@ def weights_of(spec: Spec) -> dict[str, np.ndarray]:
     """Return the first weights of a run, by the names that DGL's worker reads."""
     strategy, _ = open_run(find_root(), spec)
     return {
-        f"{NAMES[weight.part]}{weight.layer}": make_weight(spec, number, weight).numpy()
+        f"{weight.part}{weight.layer}": make_weight(spec, number, weight).numpy()
         for number, weight in enumerate(strategy.weights)
     }
 
@@ -364,11 +367,6 @@ def train_epoch(trainer: Trainer) -> dict[str, float]:
         "seconds": epoch.seconds,
         "bytes": arrived,
         "rows": rows,
-        "entries": sum(
-            amounts.elements_received
-            for key, amounts in epoch.entries.items()
-            if key.op is Op.ALL_TO_ALL and key.tensor is TensorName.A
-        ),
         "loss": float(epoch.loss),
         "sampling": seconds[Phase.SAMPLE],
         "pulling": seconds[Phase.FETCH],
@@ -414,8 +412,7 @@ def ratio_of_seconds(rows: pd.DataFrame, run: int) -> tuple[float, str]:
 def predict_seconds(spec: Spec, mbits: float) -> float:
     """Return the predicted epoch on the built graph, whose ranks share the cores of this machine."""
     ready = Ready(*open_run(find_root(), spec))
-    cores = len(os.sched_getaffinity(0))
-    return price_epochs(replay_ranks(ready, range(spec.ranks)), card_of_hosts(mbits), cores).seconds.value
+    return predict_on_these_cores(ready, card_of_hosts(mbits), range(spec.ranks)).seconds.value
 
 
 def expect_rows(spec: Spec, steps: int) -> float:

@@ -228,7 +228,7 @@ def local_products(dataset: str = "ogbn-products@1/16") -> Results:
     """Compare the products of 28 grids of 64 ranks on this machine with the times that Plexus' authors published.
 
     Theirs are of an A100 and of ogbn-products, ours of one core and of a twin of that graph: nothing of a machine's
-    card is in either. The products are those of an epoch, forward and backward, of the rank at the origin; three
+    card is in either. The rank at the origin computes all products of an epoch, forward and backward, with three
     layers, hidden 128. The libraries take turns. A rank correlation says whether the same grids have slow products.
     """
     mkl = load_mkl()

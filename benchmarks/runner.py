@@ -42,6 +42,8 @@ from harness.spec.root import find_root
 
 FIGURES = Path("figures")
 TESTBED = Path(__file__).parent / "testbed"
+Stream = IO[str] | int | None
+"""Where a process writes, as `subprocess` takes it."""
 
 
 def main(words: list[str]) -> int:
@@ -114,8 +116,10 @@ def run_on_hosts(hosts: Hosts, words: list[str], printed: int | None = None) -> 
     return run_command_on_hosts(hosts, [sys.executable, "-m", "benchmarks", *words], printed)
 
 
-def run_command_on_hosts(hosts: Hosts, command: Sequence[str], printed: "IO[str] | int | None" = None) -> int:
-    """Run a command on every emulated host; return the exit code. Its output goes to `printed`."""
+def run_command_on_hosts(
+    hosts: Hosts, command: Sequence[str], stdout: Stream = None, stderr: Stream = None
+) -> int:
+    """Run a command on every emulated host; return the exit code."""
     testbed, root = [sys.executable, str(TESTBED)], find_root()
     subprocess.run(
         [*testbed, "up", "--hosts", str(hosts.count), "--rate", hosts.rate],
@@ -123,9 +127,9 @@ def run_command_on_hosts(hosts: Hosts, command: Sequence[str], printed: "IO[str]
         stdout=subprocess.DEVNULL,
     )
     try:
-        run = [*testbed, "run", "--", *command]
-        errors = None if isinstance(printed, int | None) else subprocess.STDOUT
-        return subprocess.run(run, cwd=root, stdout=printed, stderr=errors).returncode
+        return subprocess.run(
+            [*testbed, "run", "--", *command], cwd=root, stdout=stdout, stderr=stderr
+        ).returncode
     finally:
         subprocess.run([*testbed, "down"], check=True, stdout=subprocess.DEVNULL)
 

@@ -14,17 +14,18 @@ import yaml
 from pydantic import Field
 
 from benchmarks.fairness import CORES, open_graphs
-from benchmarks.launches import LAUNCHES, measure_launch
+from benchmarks.launches import LAUNCHES, format_interval, measure_launch
 from benchmarks.measuring import card_of_hosts, spec_of
 from benchmarks.registry import Hosts, Results, Table, benchmark
 from harness.base.formatting import GB
 from harness.base.validation import Frozen
+from harness.experiment.defaults import read_choice
 from harness.experiment.requests import admit_on_all_grids
 from harness.graph.store.datasets import open_dataset
 from harness.ledger.tape import ProductShape
 from harness.prediction.epoch import price_epochs, replay_ranks
 from harness.prediction.pricing import price_spmm
-from harness.results.launch_intervals import compute_median_interval
+from harness.results.launch_intervals import compute_median_interval, judge_ratio
 from harness.runtime.open_run import open_run
 from harness.spec.machine_card import load_machine_card
 from harness.spec.root import find_root
@@ -154,8 +155,8 @@ class Link(NamedTuple):
 def find_link(shape: Shape, place: Place) -> Link:
     """Return the hosts of a place.
 
-    The rate of a link is that of the card per device, over how much longer a sparse product takes on a rank's share of
-    these cores. The product is that of the graph with as many columns as the hidden layers, in float32.
+    A link is as fast as the card's per device, over how much longer a sparse product takes on a rank's share of these
+    cores. The product multiplies the graph by as many columns as the hidden layers have, in float32.
     """
     card, here = (load_machine_card(find_root(), name) for name in (shape.card, "ethernet"))
     assert card.links and card.rates and here.rates and card.rates.spmm and here.rates.spmm
@@ -206,10 +207,9 @@ def list_ready(request: Mapping[str, Any]) -> Sequence[Ready]:
     """Return a request on its grid, or on all grids."""
     if "grid" in request:
         return [Ready(*open_run(find_root(), spec_of(dict(request))))]
-    choice = request["strategy"]
-    name = choice if isinstance(choice, str) else choice["name"]
-    strategy = {} if isinstance(choice, str) else choice
-    return admit_on_all_grids(find_root(), name, {**request, "strategy": strategy}, open_graphs(), name).ready
+    choice = read_choice(request, "strategy", "shapes")
+    name = choice["name"]
+    return admit_on_all_grids(find_root(), name, {**request, "strategy": choice}, open_graphs(), name).ready
 
 
 # Launches and effects.
@@ -243,9 +243,6 @@ def find_ratios(effect: Effect, options: Sequence[Option], measured: pd.DataFram
 
 def judge(effect: Effect, ratios: "pd.Series[float]") -> tuple[float, str, str]:
     """Return the median ratio, its interval over launches, and the verdict by the rule."""
-    ends, value = compute_median_interval(ratios), float(ratios.median())
-    if ends is None:
-        return value, "", "undecided"
-    side = "above" if ends.low > 1 else "below" if ends.high < 1 else ""
-    verdict = "undecided" if not side else "reproduced" if side == effect.paper else "reversed"
-    return value, f"{ends.low:.3f} - {ends.high:.3f}", verdict
+    side = {"slower": "above", "faster": "below"}.get(judge_ratio(compute_median_interval(ratios)))
+    verdict = "undecided" if side is None else "reproduced" if side == effect.paper else "reversed"
+    return float(ratios.median()), format_interval(ratios), verdict

@@ -86,16 +86,11 @@ def read_claims_predicted() -> pd.DataFrame:
     """Return the predictions of numbers that papers print, which no constant was fitted to."""
     root = find_root()
     evidence = Evidence(root, predictions=root / "workflows" / "predictions", quick=True, log=ignore_step)
-    verdicts = [
-        each
-        for of_paper in judge_all(root, evidence).values()
-        for each in select_counted(of_paper)
-        if each.error and each.ratio and each.result is not Result.FITTED
-    ]
     rows = [
         (HELD_OUT if each.claim.fitted == "held out" else OTHERS, ratio.value, ratio.low, ratio.high)
-        for each in verdicts
-        if (ratio := each.ratio)
+        for of_paper in judge_all(root, evidence).values()
+        for each in select_counted(of_paper)
+        if each.error and each.result is not Result.FITTED and (ratio := each.ratio)
     ]
     return pd.DataFrame(rows, columns=["side", "ratio", "low", "high"])
 

@@ -2,10 +2,10 @@
 
     python cagnet_worker.py FOLDER SCRIPT OPTIONS...
 
-The script is in the current folder, unchanged. It sees a `torch` whose GPU is the host: tensors for a GPU are on the
-CPU, NCCL is gloo, and calls are counted by the function that makes them. FOLDER has the graph (`graph.npz`), which is
-the program's Cora; each rank writes `rank-N.json` there. Bytes of the device are those of live tensors that the program
-moves to its GPU, or makes from such, at their peak.
+The script is unchanged. It sees a `torch` whose GPU is the host: tensors for a GPU are on the CPU, NCCL is gloo, and
+calls are counted by the function that makes them. FOLDER has the graph (`graph.npz`), which is the program's Cora; each
+rank writes `rank-N.json` there. `peak` are the most bytes of live tensors that the program moved to its GPU, or made
+there.
 """
 
 import ast
@@ -29,16 +29,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch_geometric.data import Data
 
-Counts = dict[str, int]
 GPU = torch.device("cpu")
 """The device of the program's GPU; the host's is another object."""
 
 
 class Counter:
-    """The elements of collectives, by `function op of tensor`."""
+    """The epochs of a rank, and the elements of its collectives, by function, op and kind of tensor."""
 
     def __init__(self) -> None:
-        self.elements: Counts = defaultdict(int)
+        self.epochs = 0
+        self.elements: dict[str, int] = defaultdict(int)
 
     def add(self, op: str, tensor: Tensor, times: int = 1) -> None:
         """Count a call of the program."""
@@ -238,31 +238,26 @@ def main(folder: Path, script: Path, options: list[str]) -> None:
     counter, live = Counter(), Live()
     count_moves(live)
     body = ast.parse(script.read_text(), str(script))
-    definitions, program = (
-        body.body[:-1],
-        body.body[-1:],
-    )  # the last statement is `if __name__ == "__main__":`
+    *definitions, program = body.body  # the last statement is `if __name__ == "__main__":`
     names: dict[str, Any] = {"__name__": "__main__", "__file__": str(script)}
     with replaced_modules(folder, counter, live):
         exec(compile(ast.Module(definitions, []), str(script), "exec"), names)
     sys.argv = [str(script), *options]
-    run, train, epochs = names["run"], names["train"], list[Any]()
+    run, train = names["run"], names["train"]
 
     def run_with_blocks(*args: Any) -> Any:
         live.forget()  # only its blocks are on the GPU, as of the graphs that the program reads block by block
         return run(*args)
 
     def train_on_gpu(*args: Any) -> Any:
-        epochs.append(args)
+        counter.epochs += 1
         with live:
             return train(*args)
 
     names |= {"run": run_with_blocks, "train": train_on_gpu}
-    exec(compile(ast.Module(program, []), str(script), "exec"), names)
+    exec(compile(ast.Module([program], []), str(script), "exec"), names)
     rank = os.environ["RANK"]
-    (folder / f"rank-{rank}.json").write_text(
-        json.dumps({"elements": counter.elements, "epochs": len(epochs), "peak": live.peak})
-    )
+    (folder / f"rank-{rank}.json").write_text(json.dumps({**vars(counter), "peak": live.peak}))
 
 
 if __name__ == "__main__":

@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from dgl_worker import dgl, forward, graph_of, layers_of, main, read, versions
+from dgl_worker import dgl, forward, graph_of, layers_of, main, read
 from link import read_received
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-NAME = "graph"
-SPLITS = {"train": 1, "valid": 2, "test": 3}
+NAME, PORT = "graph", 30050
+HOSTS = Path("/dev/shm/hosts.txt")
+"""The addresses of all hosts, in the memory of each."""
 
 
 def partition(folder: str, parts: int) -> list[int]:
@@ -33,7 +34,7 @@ def partition(folder: str, parts: int) -> list[int]:
     arrays = read(f"{folder}/graph.npz")
     graph = graph_of(arrays, wide=True)
     graph.ndata["features"], graph.ndata["labels"] = arrays["X"], arrays["y"]
-    graph.ndata["train"] = arrays["split"] == SPLITS["train"]
+    graph.ndata["train"] = arrays["train"]
     order, _ = dgl.distributed.partition_graph(
         graph,
         NAME,
@@ -57,17 +58,19 @@ def partition(folder: str, parts: int) -> list[int]:
 def run_host(folder: Path, samplers: int) -> None:
     """Start the server of this host, then train, with some processes that sample ahead.
 
-    Each host has shared memory of its own.
+    Hosts do not share memory with each other. They have consecutive addresses, from the master's on.
     """
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/dev/shm"], check=True)
-    rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(HOSTS.parent)], check=True)
+    rank, world = os.environ["RANK"], int(os.environ["WORLD_SIZE"])
+    network, _, first = os.environ["MASTER_ADDR"].rpartition(".")
+    HOSTS.write_text("".join(f"{network}.{int(first) + host} {PORT}\n" for host in range(world)))
     os.environ |= {
         "DGL_DIST_MODE": "distributed",
-        "DGL_IP_CONFIG": str(folder / "hosts.txt"),
+        "DGL_IP_CONFIG": str(HOSTS),
         "DGL_CONF_PATH": str(folder / "parts" / f"{NAME}.json"),
         "DGL_NUM_SERVER": "1",
         "DGL_NUM_SAMPLER": str(samplers),
-        "DGL_NUM_CLIENT": str(int(world) * (1 + samplers)),
+        "DGL_NUM_CLIENT": str(world * (1 + samplers)),
         "DGL_SERVER_ID": rank,
     }
     server = subprocess.Popen(
@@ -80,7 +83,7 @@ def run_host(folder: Path, samplers: int) -> None:
 
 def train(folder: Path) -> None:
     """Train all runs of a folder, and write what this rank did."""
-    dgl.distributed.initialize(str(folder / "hosts.txt"))
+    dgl.distributed.initialize(str(HOSTS))
     dist.init_process_group("gloo")
     graph = dgl.distributed.DistGraph(NAME, part_config=str(folder / "parts" / f"{NAME}.json"))
     targets = dgl.distributed.node_split(graph.ndata["train"], graph.get_partition_book(), force_even=True)
@@ -122,7 +125,7 @@ class Sage(torch.nn.Module):
 
 
 def train_epoch(graph: Any, model: Any, optimizer: Any, loader: Any) -> dict[str, float]:
-    """Train an epoch as DistDGL's example does; return its seconds, bytes, loss and rows.
+    """Train an epoch as DistDGL's example does; return its seconds, bytes, loss, and inputs that other hosts have.
 
     `speed` is what the examples print: the mean over steps of targets per second, where a step begins when its
     mini-batch has arrived. Up to DGL 0.8 the features are part of a mini-batch; since then, a step begins by pulling
@@ -144,12 +147,13 @@ def train_epoch(graph: Any, model: Any, optimizer: Any, loader: Any) -> dict[str
             losses.append(float(loss.detach()))
             ended = perf_counter()
             parts.append((sampled - waiting, pulled - sampled, ended - pulled))
-            batches.append((inputs, seeds, blocks))
+            batches.append((inputs, seeds))
             waiting = perf_counter()
     seconds = perf_counter() - begun
     dist.barrier()
     sampling, pulling, training = np.array(parts).T
-    targets = np.array([len(seeds) for _, seeds, _ in batches])
+    targets = np.array([len(seeds) for _, seeds in batches])
+    book = graph.get_partition_book()
     return {
         "seconds": seconds,
         "bytes": read_received() - arrived,
@@ -160,27 +164,14 @@ def train_epoch(graph: Any, model: Any, optimizer: Any, loader: Any) -> dict[str
         "targets": int(targets.sum()),
         "speed": float((targets / training).mean()),
         "speed_with_pulling": float((targets / (pulling + training)).mean()),
-        **count_rows(graph, batches),
+        "rows": sum(int((book.nid2partid(inputs) != graph.rank()).sum()) for inputs, _ in batches),
     }
-
-
-def count_rows(graph: Any, batches: list[Any]) -> dict[str, int]:
-    """Return the inputs of all mini-batches, those of other hosts (rows), and the entries that other hosts drew."""
-    book, own = graph.get_partition_book(), graph.rank()
-    counted = dict.fromkeys(("inputs", "rows", "entries"), 0)
-    for inputs, _, blocks in batches:
-        counted["inputs"] += len(inputs)
-        counted["rows"] += int((book.nid2partid(inputs) != own).sum())
-        for block in blocks:
-            absent = book.nid2partid(block.dstdata[dgl.NID]) != own
-            counted["entries"] += int(block.in_degrees()[absent].sum())
-    return counted
 
 
 def find_accuracy(folder: Path, layers: torch.nn.ModuleList) -> float:
     """Return the accuracy on the test vertices, with all neighbours."""
     arrays = read(f"{folder}/graph.npz")
-    graph, tested = graph_of(arrays), arrays["split"] == SPLITS["test"]
+    graph, tested = graph_of(arrays), arrays["test"]
     with torch.no_grad():
         found = forward("sage", layers, [graph] * len(layers), arrays["X"]).argmax(1)
     return float((found == arrays["y"])[tested].float().mean())
@@ -188,8 +179,8 @@ def find_accuracy(folder: Path, layers: torch.nn.ModuleList) -> float:
 
 if __name__ == "__main__":
     if len(sys.argv) == 1:  # requests on stdin
-        main(versions, partition)
+        main(partition)
     elif os.environ.get("DGL_ROLE") == "server":
-        dgl.distributed.initialize(f"{sys.argv[1]}/hosts.txt")
+        dgl.distributed.initialize(str(HOSTS))
     else:
         run_host(Path(sys.argv[1]), int(sys.argv[2]))

@@ -23,7 +23,7 @@ from harness.claims.estimates import (
 )
 from harness.claims.evidence import Evidence
 from harness.claims.formula import formula
-from harness.claims.selection import Selection
+from harness.claims.selection import Selection, Settings
 from harness.ledger import MOVING, SAMPLING, Direction, Key, Phase
 
 Take = Literal["single", "smallest", "largest", "mean", "range"]
@@ -129,45 +129,40 @@ def find_share(evidence: Evidence, part: Part, runs: Runs) -> Estimate:
 # Speed-ups.
 
 
+def divide_epochs_at_points(
+    evidence: Evidence, runs: Selection, baselines: Iterable[Selection]
+) -> list[tuple[Settings, Estimate]]:
+    """Return the epoch of each baseline over that of the runs, at each of their points."""
+    points = evidence.list_points(runs, "dataset", "kind", "ranks")
+    return [
+        (point, evidence.time_epoch(baseline.narrow(**point)) / evidence.time_epoch(runs.narrow(**point)))
+        for baseline in baselines
+        for point in points
+    ]
+
+
 @formula()
 def find_speedup(evidence: Evidence, runs: Runs, *baselines: Runs, take: Take = "single") -> Estimate:
     """Return the epoch of each baseline over that of the runs, at each of their points."""
-    points = evidence.list_points(runs, "dataset", "kind", "ranks")
-    return combine(
-        (
-            evidence.time_epoch(baseline.narrow(**point)) / evidence.time_epoch(runs.narrow(**point))
-            for baseline in baselines
-            for point in points
-        ),
-        take,
-    )
+    return combine((ratio for _, ratio in divide_epochs_at_points(evidence, runs, baselines)), take)
 
 
 @formula()
 def find_throughput_gain(evidence: Evidence, runs: Runs, *baselines: Runs, take: Take = "single") -> Estimate:
-    """Return the throughput of full-graph training over that of mini-batches, as a range over what G3 may count.
+    """Return the throughput of full-graph training over mini-batches, as a range over what G3 may count.
 
     DGL counts labelled vertices, as its examples print; full-graph training counts them too, or all vertices.
     """
-    points = evidence.list_points(runs, "dataset", "kind", "ranks")
+    ratios = divide_epochs_at_points(evidence, runs, baselines)
 
-    def count_per_label(dataset: str) -> float:
-        facts = evidence.load_facts(dataset)
+    def count_per_label(point: Settings) -> float:
+        facts = evidence.load_facts(str(point["dataset"]))
         return facts.vertices / facts.training
 
-    def gain(*, counts_all: bool) -> Estimate:
-        return combine(
-            (
-                evidence.time_epoch(baseline.narrow(**point))
-                / evidence.time_epoch(runs.narrow(**point))
-                * (count_per_label(str(point["dataset"])) if counts_all else 1.0)
-                for baseline in baselines
-                for point in points
-            ),
-            take,
-        )
-
-    return enclose(gain(counts_all=each) for each in ((False, True) if evidence.has_open_units else (False,)))
+    of_labels = combine((ratio for _, ratio in ratios), take)
+    if not evidence.has_open_units:
+        return of_labels
+    return enclose([of_labels, combine((ratio * count_per_label(point) for point, ratio in ratios), take)])
 
 
 @formula()
