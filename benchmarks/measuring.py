@@ -152,8 +152,14 @@ class SetUp(NamedTuple):
 
 
 def set_up_trainer(spec: Spec) -> tuple[Trainer, SetUp]:
-    """Return this rank's trainer and its set-up. It is made twice, because the first compiles kernels."""
-    trainer_of(spec).ctx.grid.drain()
+    """Return this rank's trainer and its set-up. It is made twice, because the first compiles kernels.
+
+    If an epoch has several steps, the first trainer takes one, which compiles what a step needs.
+    """
+    first = trainer_of(spec)
+    if first.steps > 1:
+        first.step()
+    first.ctx.grid.drain()
     ledger = Ledger()
     strategy, grid, blocks = join_grid(spec, ledger)
     grid.world.barrier()

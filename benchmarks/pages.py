@@ -76,6 +76,7 @@ PAGES = {
     "distdgl": ["distdgl.epochs", "distdgl.depth"],
     "distdgl-samplers": ["distdgl.epochs --hosts 4 --samplers 1"],
     "shapes": [f"shapes --numbers {number}" for number in range(1, 11)],
+    "shapes-again": ["shapes --numbers 7", "shapes --numbers 8"],
     "epoch": [
         "epoch.serial --dataset sbm-4096",
         "epoch.serial --dataset rmat-17 --turns 7",
