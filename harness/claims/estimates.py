@@ -144,10 +144,7 @@ class EpochTime(NamedTuple):
 
     @property
     def estimate(self) -> Estimate:
-        if self.prediction is None:
-            return Estimate(self.seconds, self.seconds, self.seconds)
-        interval = self.prediction.seconds
-        return Estimate(self.seconds, interval.low, interval.high)
+        return _add_error(self.seconds, self)
 
 
 class EpochTimes(dict[tuple[Any, ...], EpochTime]):
@@ -212,13 +209,18 @@ class EpochTimes(dict[tuple[Any, ...], EpochTime]):
 
 def divide_epochs(one: EpochTime, other: EpochTime) -> Estimate:
     """Return the ratio of two epoch times, with an interval for the errors of the predictions."""
+    return _add_error(one.seconds / other.seconds, one, other)
+
+
+def _add_error(value: float, *times: EpochTime) -> Estimate:
+    """Return what is computed from one or two times, with an interval for the errors of those that are predicted."""
     predicted = [
         PredictedTime(each.strategy, each.machine, each.prediction)
-        for each in (one, other)
+        for each in times
         if each.machine and each.prediction
     ]
-    ratio, spread = one.seconds / other.seconds, exp(compute_ratio_error(*predicted).deviation)
-    return Estimate(ratio, ratio / spread, ratio * spread)
+    spread = exp(compute_ratio_error(*predicted).deviation)
+    return Estimate(value, value / spread, value * spread)
 
 
 def is_falling(times: Mapping[int, EpochTimes]) -> bool:

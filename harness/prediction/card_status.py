@@ -10,6 +10,9 @@ from harness.spec.machine_card import CalibratedMachine, Constant, MachineCard, 
 CALIBRATED = re.compile(r"\bharness doctor\b.*?(\d{4}-\d\d-\d\d)")
 """The source of a constant that `harness doctor --calibrate` measured, with the date."""
 FITTED = re.compile(r"\bfitted\b")
+UNMEASURED = 2.84
+"""The further error of a time on a machine of which nothing was measured here, neither constants nor epochs: with it,
+nine of ten numbers that papers print of such machines are within their intervals (benchmarks/results/trust.md)."""
 INTENDED_COVERAGE = 0.8
 """The share of runs that an interval is meant to contain. The factor for the model's own error was chosen so that it
 contains 80 % of the epochs that were measured over a network (`harness.prediction.epoch.RESIDUAL`)."""
@@ -57,6 +60,8 @@ def describe_card(card: MachineCard, here: CalibratedMachine | None = None) -> C
     if card.checked is None:
         description = f"this card has not been validated against a run; {origin}"
         coverage = f"{intended}; how many it contains on this machine is unknown."
+        if (further := find_further_error(card)) > 1:
+            coverage += f" It has a further error of {further:g}, as numbers of papers on such machines need."
     else:
         runs, inside = card.checked.runs, card.checked.inside
         error = _percent(card.checked.median_error)
@@ -74,6 +79,12 @@ def describe_card(card: MachineCard, here: CalibratedMachine | None = None) -> C
         coverage,
         elsewhere,
     )
+
+
+def find_further_error(card: MachineCard) -> float:
+    """Return the factor by which times are uncertain besides the errors of the model and of the constants."""
+    is_measured = card.checked or any(CALIBRATED.search(source) for source in _list_sources(card))
+    return 1.0 if is_measured else UNMEASURED
 
 
 def describe_other_machine(card: MachineCard, here: CalibratedMachine | None = None) -> str | None:

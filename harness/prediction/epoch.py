@@ -1,8 +1,8 @@
 """Predicts the time of an epoch on a machine from its card: ranks are replayed, priced and simulated together.
 
 Every constant of a card has an interval. The interval of a prediction combines the deviations that these intervals
-cause, and the error of the model itself. They count as independent: their squares are added, in the logarithm of the
-time.
+cause, the error of the model itself, and a further one on a machine on which nothing was measured. They count as
+independent: their squares are added, in the logarithm of the time.
 """
 
 from collections import Counter, defaultdict
@@ -20,6 +20,7 @@ from harness.graph.blocks import Blocks
 from harness.graph.shared_blocks import share_blocks
 from harness.ledger import MOVING, NO_INDEX, AxisName, Key, Op
 from harness.ledger.tape import Event
+from harness.prediction.card_status import find_further_error
 from harness.prediction.event_prices import (
     CallCost,
     EpochLimit,
@@ -294,7 +295,8 @@ def price_epochs(
         else:
             parts += duration * last.compute_part_shares(each.item, is_waiting=each.is_waiting)
     noise = compute_noise(card, parts / seconds, last.epoch.strategy.spec.ranks)
-    shares, deviation = {}, log(RESIDUAL) ** 2 + noise**2
+    shares = {}
+    deviation = log(RESIDUAL) ** 2 + log(find_further_error(card)) ** 2 + noise**2
     for name, (within, scaled) in list_constants(card).items():
         shares[name] = float(parts[list(scaled)].sum()) / seconds
         deviation += log(1 + shares[name] * (within - 1)) ** 2

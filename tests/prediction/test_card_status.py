@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.recorded_tables import table
 from harness.prediction.calibration.calibrate import write_sections
 from harness.prediction.calibration.links import make_constant
-from harness.prediction.card_status import describe_card
+from harness.prediction.card_status import UNMEASURED, describe_card, find_further_error
 from harness.prediction.epoch import RESIDUAL
 from harness.runtime.provenance import describe_machine
 from harness.spec.machine_card import CalibratedMachine, Constant, load_machine_card
@@ -27,8 +28,16 @@ ROOT = find_root()
     ],
 )
 def test_status_names_the_origin_of_a_card(name: str, kind: str, is_checked: bool) -> None:
-    status = describe_card(load_machine_card(ROOT, name))
+    card = load_machine_card(ROOT, name)
+    status = describe_card(card)
     assert (status.kind, status.is_checked) == (kind, is_checked)
+    further = 1.0 if kind == "calibrated" else UNMEASURED
+    assert find_further_error(card) == further
+    assert (f"{further:g}" in status.coverage) == (further > 1)
+
+
+def test_further_error_is_that_of_the_recorded_benchmark() -> None:
+    assert table("trust", "held out inside")("factor", "with a further error") == UNMEASURED
 
 
 def test_a_card_as_a_calibration_writes_it_is_calibrated() -> None:

@@ -199,7 +199,7 @@ class PredictAnswer(Answer):
             yield from lay_out_refused(self.refused, view, "without a prediction")
 
     def _lay_out_epochs(self, view: View) -> Iterator[Block]:
-        from harness.prediction.card_status import describe_other_machine
+        from harness.prediction.card_status import describe_card, find_further_error
 
         rows = [epoch.to_row() for epoch in self.epochs]
         if self.request.experiment:
@@ -216,9 +216,12 @@ class PredictAnswer(Answer):
             yield FactList(
                 [(name, format_share(share)) for name, share in epoch.predicted.parts.items()], title
             )
-        facts = fastest.facts
-        if elsewhere := describe_other_machine(fastest.card):
-            yield f"The card {fastest.card.name} was {elsewhere}."
+        facts, card = fastest.facts, fastest.card
+        status = describe_card(card)
+        if status.measured_elsewhere:
+            yield f"The card {card.name} was {status.measured_elsewhere}."
+        if find_further_error(card) > 1:
+            yield status.coverage
         yield f"Sizes {self.request.describe_sizes(facts)}."
         is_partitioned = any(epoch.predicted and _is_partitioned(epoch.spec) for epoch in self.epochs)
         if is_partitioned and not (facts.exact or self.request.twins):
