@@ -61,7 +61,7 @@ def describe_card(card: MachineCard, here: CalibratedMachine | None = None) -> C
         description = f"this card has not been validated against a run; {origin}"
         coverage = f"{intended}; how many it contains on this machine is unknown."
         if (further := find_further_error(card)) > 1:
-            coverage += f" It has a further error of {further:g}, as numbers of papers on such machines need."
+            coverage += f" It has a further error of a factor of {further:g}, which numbers of papers need."
     else:
         runs, inside = card.checked.runs, card.checked.inside
         error = _percent(card.checked.median_error)
