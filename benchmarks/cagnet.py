@@ -120,7 +120,7 @@ def words() -> Results:
         unit = VERTICES * WIDTH * scheme.share
 
         def layer(*kinds: str, ranks: Sequence[Any] = ranks, unit: float = unit, layers: int = 2) -> float:
-            """Return the elements of these kinds that a layer sends, in units."""
+            """Return the elements of the given kinds that a layer sends, in units."""
             most = max(
                 sum(count for key, count in rank["elements"].items() if find_kind(key) in kinds)
                 / rank["epochs"]

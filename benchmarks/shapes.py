@@ -155,8 +155,9 @@ class Link(NamedTuple):
 def find_link(shape: Shape, place: Place) -> Link:
     """Return the hosts of a place.
 
-    A link is as fast as the card's per device, over how much longer a sparse product takes on a rank's share of these
-    cores. The product multiplies the graph by as many columns as the hidden layers have, in float32.
+    A link has the rate of the card's links per device, divided by how much longer a sparse product takes here, on a
+    rank's share of the cores. The product multiplies the graph by as many columns as the hidden layers have, in
+    float32.
     """
     card, here = (load_machine_card(find_root(), name) for name in (shape.card, "ethernet"))
     assert card.links and card.rates and here.rates and card.rates.spmm and here.rates.spmm

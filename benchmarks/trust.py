@@ -43,9 +43,8 @@ def trust() -> Results:
     """Compare the errors of predictions on shaped links with those on machines of papers, and widen the latter.
 
     `ratios` are numbers that compare two epochs. An error is the factor between what was predicted and what was
-    observed or printed. An interval is inside if it
-    holds 1. Intervals on machines of papers have the errors of the model and of the constants. They get a further,
-    independent error, the smallest with which nine of ten numbers that are not held out are inside, and are judged once
+    observed or printed. Intervals on machines of papers have the errors of the model and of the constants, and a
+    further, independent one: the smallest with which nine of ten numbers that are not held out are inside. It is judged
     on those that are.
     """
     frame = read_errors()
@@ -64,7 +63,7 @@ def trust() -> Results:
             ),
         )
     held_out, others = (frame[frame.side == side] for side in (HELD_OUT, OTHERS))
-    factor = find_further_error(others)
+    factor = fit_further_error(others)
     yield Table("intervals on machines of papers", "factor:.2f", "held out inside:.0%", "median width:.2f")
     for name, by in (("of the model and the constants", 1.0), ("with a further error", factor)):
         wide = widen(held_out, by)
@@ -123,7 +122,7 @@ def widen(rows: pd.DataFrame, factor: float) -> pd.DataFrame:
     return rows.assign(low=rows.ratio / below, high=rows.ratio * above)
 
 
-def find_further_error(rows: pd.DataFrame) -> float:
+def fit_further_error(rows: pd.DataFrame) -> float:
     """Return the smallest factor with which `LEVEL` of the intervals hold 1."""
     below, above = find_deviations(rows)
     towards = np.where(rows.ratio > 1, below, above)
@@ -133,9 +132,8 @@ def find_further_error(rows: pd.DataFrame) -> float:
 
 def find_deviations(rows: pd.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the logarithms of the factors from the ratios to the lower and to the upper ends of their intervals."""
-    ends = rows.ratio / rows.low, rows.high / rows.ratio
-    below, above = (np.log(end.to_numpy(float)) for end in ends)
-    return below, above
+    low, ratio, high = np.log(rows[["low", "ratio", "high"]].to_numpy(float)).T
+    return ratio - low, high - ratio
 
 
 @style_context()

@@ -12,7 +12,8 @@ CALIBRATED = re.compile(r"\bharness doctor\b.*?(\d{4}-\d\d-\d\d)")
 FITTED = re.compile(r"\bfitted\b")
 UNMEASURED = 2.84
 """The further error of a time on a machine of which nothing was measured here, neither constants nor epochs: with it,
-nine of ten numbers that papers print of such machines are within their intervals (benchmarks/results/trust.md)."""
+nine of ten of the numbers that papers print of such machines, and that are not held out, are within their intervals
+(benchmarks/results/trust.md)."""
 INTENDED_COVERAGE = 0.8
 """The share of runs that an interval is meant to contain. The factor for the model's own error was chosen so that it
 contains 80 % of the epochs that were measured over a network (`harness.prediction.epoch.RESIDUAL`)."""
@@ -47,9 +48,8 @@ class CardStatus(NamedTuple):
 def describe_card(card: MachineCard, here: CalibratedMachine | None = None) -> CardStatus:
     """Return the status of a machine card on the machine `here`; by default, this one."""
     elsewhere = describe_other_machine(card, here)
-    sources = _list_sources(card)
-    dates = sorted(match[1] for source in sources if (match := CALIBRATED.search(source)))
-    fitted = next((source for source in sources if FITTED.search(source)), None)
+    dates = _list_calibrations(card)
+    fitted = next((source for source in _list_sources(card) if FITTED.search(source)), None)
     kind: Literal["calibrated", "fitted", "typed"] = "typed"
     origin = "its constants come from data sheets, papers and assumptions"
     if dates:
@@ -83,8 +83,7 @@ def describe_card(card: MachineCard, here: CalibratedMachine | None = None) -> C
 
 def find_further_error(card: MachineCard) -> float:
     """Return the factor by which times are uncertain besides the errors of the model and of the constants."""
-    is_measured = card.checked or any(CALIBRATED.search(source) for source in _list_sources(card))
-    return 1.0 if is_measured else UNMEASURED
+    return 1.0 if card.checked or _list_calibrations(card) else UNMEASURED
 
 
 def describe_other_machine(card: MachineCard, here: CalibratedMachine | None = None) -> str | None:
@@ -107,6 +106,11 @@ def describe_other_machine(card: MachineCard, here: CalibratedMachine | None = N
 
 def _name_machine(machine: CalibratedMachine) -> str:
     return machine.gpu or f"{format_count(machine.cores, 'core')} of {machine.cpu}"
+
+
+def _list_calibrations(card: MachineCard) -> list[str]:
+    """Return the days on which `harness doctor --calibrate` measured constants of a card, in order."""
+    return sorted(match[1] for source in _list_sources(card) if (match := CALIBRATED.search(source)))
 
 
 def _list_sources(card: MachineCard) -> list[str]:

@@ -132,7 +132,7 @@ def find_share(evidence: Evidence, part: Part, runs: Runs) -> Estimate:
 def divide_epochs_at_points(
     evidence: Evidence, runs: Selection, baselines: Iterable[Selection]
 ) -> list[tuple[Settings, Estimate]]:
-    """Return the epoch of each baseline over that of the runs, at each of their points."""
+    """Return the ratio of each baseline's epoch to the epoch of the runs, at each point of the runs."""
     points = evidence.list_points(runs, "dataset", "kind", "ranks")
     return [
         (point, evidence.time_epoch(baseline.narrow(**point)) / evidence.time_epoch(runs.narrow(**point)))
