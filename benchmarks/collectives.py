@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from resource import RUSAGE_SELF, getrusage
-from statistics import median
+from statistics import fmean, median
 from time import perf_counter
 
 import torch
@@ -220,8 +220,8 @@ def links(hosts: Hosts = FOUR_HOSTS) -> Results:
     that a ring brings to a rank, over that time. A link carries 95 % of its nominal rate.
 
     All hosts share the cores of this machine, so the time that the cores spend on bytes, the kernel's included, is a
-    limit too: the second table has it for each byte that a rank receives, and the rate at which all cores would be
-    busy.
+    limit too: the second table has it for each byte that a rank receives, the rate at which all cores would be busy,
+    and a core's time of a call of 64 bytes from each rank.
     """
     shape = {AxisName.P: hosts.count}
     library = Grid.build(shape, Ledger(recording=False))
@@ -237,13 +237,17 @@ def links(hosts: Hosts = FOUR_HOSTS) -> Results:
                 gloo, rounds = map(median, slowest_rank(by_rank).values())
                 yield name, size, 1e3 * gloo, mbits / gloo, 1e3 * rounds, mbits / rounds
     cores, largest = len(os.sched_getaffinity(0)), SIZES[-1]
-    yield Table("call in rounds", "ns a byte:.1f", "Mbit/s of a link, cores busy:.0f")
-    for name, call in make_calls(axes["rounds"], largest).items():
-        library.world.barrier()
-        if spent := gather(library.world, measure_processor(call)):
-            received = count_received_bits(axes["rounds"], name, largest) / 8
-            each = sum(spent) / (ROUNDS * hosts.count * received)
-            yield name, 1e9 * each, 8 * cores / (each * hosts.count) / 1e6
+    yield Table("call in rounds", "ns a byte:.1f", "Mbit/s of a link, cores busy:.0f", "µs of 64 bytes:.0f")
+    long, short = (make_calls(axes["rounds"], size) for size in (largest, 64 * hosts.count))
+    for name in long:
+        spent = [
+            gather(library.world, measure_processor(some[name], times, library.world.barrier))
+            for some, times in ((long, ROUNDS), (short, 100))
+        ]
+        if all(spent):
+            by_bytes, by_messages = (fmean(each) for each in spent)
+            each = by_bytes / (count_received_bits(axes["rounds"], name, largest) / 8)
+            yield name, 1e9 * each, 8 * cores / (each * hosts.count) / 1e6, 1e6 * by_messages
 
 
 def make_calls(axis: Axis, size: int) -> dict[str, Callable[[], object]]:
@@ -252,9 +256,12 @@ def make_calls(axis: Axis, size: int) -> dict[str, Callable[[], object]]:
     whole = torch.ones(rows, COLUMNS)
     sizes = [len(part) for part in split_range(rows, axis.size)]
     uneven = [rows // 2, *(len(part) for part in split_range(rows - rows // 2, axis.size - 1))]
-    across, nothing = axis.size - 1 - axis.index, [0] * axis.size
-    to_one = [*nothing[:across], rows, *nothing[across + 1 :]]
     own, own_uneven = whole[: sizes[axis.index]], whole[: uneven[axis.index]]
+
+    def exchange(*partners: int) -> None:
+        """Send equally many rows to each partner, who sends as many."""
+        each = [rows // len(partners) if member in partners else 0 for member in range(axis.size)]
+        axis.all_to_all(whole[: sum(each)], send=each, receive=each, tensor=H)
 
     def broadcasts() -> None:
         for root in range(axis.size):
@@ -269,21 +276,23 @@ def make_calls(axis: Axis, size: int) -> dict[str, Callable[[], object]]:
         "all_to_all": lambda: axis.all_to_all(
             whole, send=sizes, receive=[sizes[axis.index]] * axis.size, tensor=H
         ),
-        "all_to_all, to one": lambda: axis.all_to_all(whole, send=to_one, receive=to_one, tensor=H),
+        "all_to_all, with one": lambda: exchange(axis.size - 1 - axis.index),
+        "all_to_all, with two": lambda: exchange(*{(axis.index + step) % axis.size for step in (-1, 1)}),
         "all_reduce": lambda: axis.all_reduce(whole, tensor=H),
     }
 
 
 def count_received_bits(axis: Axis, name: str, size: int) -> float:
     """Return the bits that a member other than the root receives, on average over the members."""
-    share = 1.0 if name in ("broadcast", "all_to_all, to one") else (axis.size - 1) / axis.size
+    share = 1.0 if name == "broadcast" or ", with" in name else (axis.size - 1) / axis.size
     return 8 * size * share * (2 if name == "all_reduce" else 1)
 
 
-def measure_processor(call: Callable[[], object]) -> float:
-    """Return the seconds of this process's threads in some calls, those of the kernel included."""
-    before = getrusage(RUSAGE_SELF)
-    for _ in range(ROUNDS):
+def measure_processor(call: Callable[[], object], times: int, first: Callable[[], object]) -> float:
+    """Return the seconds of this process's threads in a call, those of the kernel included: the mean of some calls."""
+    first()
+    started = getrusage(RUSAGE_SELF)
+    for _ in range(times):
         call()
-    after = getrusage(RUSAGE_SELF)
-    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    ended = getrusage(RUSAGE_SELF)
+    return (ended.ru_utime - started.ru_utime + ended.ru_stime - started.ru_stime) / times

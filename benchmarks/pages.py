@@ -96,7 +96,7 @@ PAGES = {
     "loops": ["loops"],
     "sampling": ["sampling --scale 20 --bulk 1 2 4 8 16 32 64", "sampling.messages --hosts 4 --rate 200mbit"],
     "collectives": ["collectives", "collectives.queue"],
-    "links": ["collectives.links --hosts 4 --rate 200mbit"],
+    "links": [f"collectives.links --hosts {hosts} --rate 200mbit" for hosts in (4, 8)],
     "network": ["network --hosts 4 --rate 200mbit"],
     "compose": [
         *(f"compose.search --rate {rate} --dataset {graph}" for rate in RATES for graph in COMPOSE_GRAPHS),

@@ -57,6 +57,8 @@ class Event:
     """The number of copies between host and device."""
     copied: int = 0
     """The bytes of these copies."""
+    partners: int | None = None
+    """The members with which an all-to-all exchanges messages; None for other calls, and in a recorded run."""
     prefetched_after: int = NO_INDEX
     """The index of the event after which a background thread may start this one; NO_INDEX for the main thread."""
     leaves: bool = False
@@ -67,6 +69,11 @@ class Event:
     """The index of the event whose call also sends the words of this event."""
     cpu_seconds: float = 0.0
     """The CPU time of this event, in a timed tape."""
+
+    @property
+    def does_something(self) -> bool:
+        """True if the event has a kernel or a call. Others only mark where something begins."""
+        return bool(self.kernels or self.products or self.amounts.calls)
 
 
 class OutlineEvent(NamedTuple):
@@ -222,6 +229,10 @@ class Tape(Ledger):
             event.products.append(product)
         else:
             event.kernels, event.streamed = event.kernels + 1, event.streamed + touched
+
+    def record_partners(self, partners: int) -> None:
+        if self.recording and self.is_taping:
+            self._event_of(self.current).partners = partners
 
     def record_sampled(self, entries: int) -> None:
         if self.recording and self.is_taping:

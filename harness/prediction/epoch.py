@@ -470,8 +470,9 @@ class PricedRank:
         self._item_cache: dict[tuple[int, ...], _ItemCost] = {}
         self._share_cache: dict[int, Seconds] = {}
         has_issues = not (epoch.is_measured or epoch.strategy.spec.training.cuda_graph)
+        measured = np.zeros(len(TimePart)), 0.0  # the seconds of a tape include all work
         for number, event in enumerate(epoch.replayed.events):
-            own_work, seconds = prices.price_work(event)
+            own_work, seconds = measured if epoch.is_measured else prices.price_work(event)
             issue = prices.price_issue(event, len(epoch.calls.get(number, ()))) if has_issues else 0.0
             if number not in epoch.calls and not epoch.is_measured:
                 names = () if event.leaves else epoch.message_names(event.waits_for)
@@ -512,8 +513,9 @@ class PricedRank:
             handling += call.handling
             on_links = own_links if on_links is None else on_links + own_links
             posts.append(float(own_links.sum()))
-        # The measured seconds of the rank's own thread are part of the cores' time for the bytes.
-        handling[TimePart.CPU] = max(0.0, handling[TimePart.CPU] - handling[TimePart.MEASURED])
+        if self.epoch.is_measured:  # also what the rank's own thread did for its messages and their bytes
+            handling[TimePart.MESSAGE] = 0.0
+            handling[TimePart.CPU] = max(0.0, handling[TimePart.CPU] - handling[TimePart.MEASURED])
         cost = _ItemCost(
             float(work.sum()), float(handling.sum()), posts, work + handling, on_links, (own_work, *calls)
         )
@@ -575,7 +577,7 @@ def _split_axes(label: str | None) -> list[AxisName]:
 
 
 def _add_bytes(one: CallBytes, other: CallBytes) -> CallBytes:
-    return CallBytes(one.op, one.buffer + other.buffer, one.received + other.received)
+    return one._replace(buffer=one.buffer + other.buffer, received=one.received + other.received)
 
 
 def _member_coordinates(

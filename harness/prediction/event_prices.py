@@ -47,7 +47,8 @@ class EventPrices:
 
     def price_work(self, event: Event) -> tuple[Seconds, float]:
         """Return the seconds of an event's kernels and copies: of each part, and their sum."""
-        key = event.kernels, event.streamed, event.drawn, event.copies, event.copied, *event.products
+        amounts = event.kernels, event.streamed, event.drawn, event.copies, event.copied
+        key = event.does_something, *amounts, *event.products
         found = self._work.get(key)
         if found is None:
             assert self.card.rates and self.card.links
@@ -80,7 +81,7 @@ def count_bytes(event: Event) -> CallBytes:
     """Return the bytes of a call, in the data type that is sent."""
     amounts = event.amounts
     width = amounts.bytes / amounts.elements_payload if amounts.elements_payload else 0.0
-    return CallBytes(event.key.op, amounts.bytes, width * amounts.elements_received)
+    return CallBytes(event.key.op, amounts.bytes, width * amounts.elements_received, event.partners)
 
 
 class LimitExceededError(Exception):

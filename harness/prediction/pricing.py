@@ -38,6 +38,9 @@ MICRO, NANO = 1e-6, 1e-9
 BYTES_PER_VALUE = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 FITTED_BYTES = 4
 """The bytes of a value in the products to which the terms of a card were fitted."""
+MESSAGES_PER_ROUND = 2
+"""The messages of an exchange over gloo, posted at once, that take a core as long as a round of another call
+(benchmarks/results/links.md)."""
 SPMM_TERMS = ("entry_column", "entry", "row_column", "row", "call", "missed_column", "missed_entry")
 """The terms of a sparse product in a card (`harness.spec.machine_card.SpmmTerms`)."""
 
@@ -48,6 +51,7 @@ class TimePart(IntEnum):
     ARITHMETIC = 0
     MEMORY = auto()
     LAUNCH = auto()
+    EVENT = auto()
     ISSUE = auto()
     SAMPLE = auto()
     SPMM = auto()
@@ -59,6 +63,7 @@ class TimePart(IntEnum):
     EXCHANGE = auto()
     INTRA_LATENCY = auto()
     LATENCY = auto()
+    MESSAGE = auto()
     CPU = auto()
     HOST = auto()
     HOST_LATENCY = auto()
@@ -83,6 +88,7 @@ def list_constants(card: MachineCard) -> dict[str, tuple[float, tuple[TimePart, 
         "rates.efficiency": (rates.efficiency, (TimePart.ARITHMETIC, TimePart.MEMORY)),
         "rates.launch_us": (rates.launch_us, (TimePart.LAUNCH, *(() if links.call_us else unmeasured))),
         "rates.issue_us": (rates.issue_us, (TimePart.ISSUE,)),
+        "rates.event_us": (rates.event_us, (TimePart.EVENT,)),
         "rates.sample_ns": (rates.sample_ns, (TimePart.SAMPLE,)),
         "rates.spmm": (rates.spmm, (TimePart.SPMM,)),
         "links.intra_gbs": (links.intra_gbs, (TimePart.INTRA,)),
@@ -92,7 +98,7 @@ def list_constants(card: MachineCard) -> dict[str, tuple[float, tuple[TimePart, 
         "links.call_us": (links.call_us, (TimePart.CALL, *unmeasured)),
         "links.exchange_us": (links.exchange_us, (TimePart.EXCHANGE,)),
         "links.intra_latency_us": (links.intra_latency_us, (TimePart.INTRA_LATENCY,)),
-        "links.latency_us": (links.latency_us, (TimePart.LATENCY,)),
+        "links.latency_us": (links.latency_us, (TimePart.LATENCY, TimePart.MESSAGE)),
         "links.cpu_gbs": (links.cpu_gbs, (TimePart.CPU,)),
         "links.host_gbs": (links.host_gbs, (TimePart.HOST,)),
         "links.host_latency_us": (links.host_latency_us, (TimePart.HOST_LATENCY,)),
@@ -108,10 +114,12 @@ def list_constants(card: MachineCard) -> dict[str, tuple[float, tuple[TimePart, 
 
 
 def price_kernels(event: Event, rates: Rates) -> Seconds:
-    """Return the seconds of all kernels of an event and of its sampling, one after the other."""
+    """Return the seconds of all kernels of an event, its sampling and the code around them, one after the other."""
     seconds = np.zeros(len(TimePart))
     memory = rates.efficiency.value * GB * rates.memory_gbs.value
     seconds[TimePart.LAUNCH] = (event.kernels + len(event.products)) * MICRO * rates.launch_us.value
+    if rates.event_us and event.does_something:
+        seconds[TimePart.EVENT] = MICRO * rates.event_us.value
     seconds[TimePart.SAMPLE] = event.drawn * NANO * rates.sample_ns.value
     seconds[TimePart.MEMORY] = event.streamed / memory
     for product in event.products:
@@ -248,6 +256,8 @@ class CallBytes(NamedTuple):
     op: Op
     buffer: float
     received: float
+    partners: int | None = None
+    """The members with which a member exchanges messages in an all-to-all; None for all."""
 
 
 class LinkTraffic(NamedTuple):
@@ -257,8 +267,9 @@ class LinkTraffic(NamedTuple):
     """The number of messages that must follow each other."""
     bytes: float
     """The bytes on the busiest link of a member."""
-    is_exchange: bool = False
-    """True for an all-to-all, whose messages compete for the links between nodes."""
+    senders: float = 0
+    """The members that send to a member at the same time in an all-to-all, so that their messages compete for its link:
+    infinitely many if the share of an all-to-all is a measured one. 0 for other calls."""
     is_tree: bool = False
     """True if the hops form a tree, with one subtree on each node."""
 
@@ -273,10 +284,11 @@ def price_call(size: CallBytes, axis: AxisPlacement, card: MachineCard) -> tuple
     outside = (axis.size - axis.members_per_node) / (axis.size - 1)  # of the bytes of an all-to-all
     on_links[TimePart.INTRA_LATENCY] = traffic.hops * (1 - leaving) * MICRO * links.intra_latency_us.value
     on_links[TimePart.LATENCY] = traffic.hops * leaving * MICRO * links.latency_us.value
-    if traffic.is_exchange:
+    if traffic.senders:
         gbs, part = _find_bandwidth_inside(links, axis.members_per_node)
         inner = (1 - outside) * traffic.bytes / (GB * gbs) if outside < 1 else 0.0
-        node = GB * links.all_to_all_share.value * links.node_gbs.value
+        many = links.all_to_all_share.value
+        node = GB * (many + (1 - many) / traffic.senders) * links.node_gbs.value
         outer = outside * traffic.bytes * axis.ranks_per_node / node
         on_links[TimePart.NODE_ALL_TO_ALL if outer > inner else part] = max(inner, outer)
     else:
@@ -288,18 +300,20 @@ def price_call(size: CallBytes, axis: AxisPlacement, card: MachineCard) -> tuple
             slicing = sqrt(transfer * on_links[TimePart.LATENCY])
             on_links[[TimePart.NODE, TimePart.LATENCY]] += slicing
     if uses_gloo and links.host_gbs and links.host_latency_us:  # through the host, both ways
-        pieces = axis.size - 1 if traffic.is_exchange else 1
+        pieces = traffic.senders or 1
         on_links[TimePart.HOST] = 2 * size.buffer / (GB * links.host_gbs.value)
         on_links[TimePart.HOST_LATENCY] = 2 * pieces * MICRO * links.host_latency_us.value
     on_cores = np.zeros(len(TimePart))
     if links.cpu_gbs is None:
         call = links.call_us or rates.launch_us
-        floor = (links.exchange_us or call) if traffic.is_exchange else call
-        on_links[TimePart.EXCHANGE if traffic.is_exchange else TimePart.CALL] = MICRO * floor.value
+        floor = (links.exchange_us or call) if traffic.senders else call
+        on_links[TimePart.EXCHANGE if traffic.senders else TimePart.CALL] = MICRO * floor.value
         return on_cores, on_links
     for latency in (TimePart.INTRA_LATENCY, TimePart.LATENCY):  # the cores wake each other
         on_cores[latency], on_links[latency] = on_links[latency], 0.0
     on_cores[TimePart.CPU] = traffic.bytes / (GB * links.cpu_gbs.value)
+    if traffic.senders:  # its messages are posted and handled while others are in flight
+        on_cores[TimePart.MESSAGE] = traffic.senders / MESSAGES_PER_ROUND * MICRO * links.latency_us.value
     return on_cores, on_links
 
 
@@ -328,7 +342,7 @@ def _model_nccl(size: CallBytes, axis: AxisPlacement, _: int | None) -> LinkTraf
     forms = {
         Op.ALL_REDUCE: LinkTraffic(2 * sum(count_tree_levels(axis)), size.received, is_tree=True),
         Op.BROADCAST: LinkTraffic(1, size.buffer),
-        Op.ALL_TO_ALL: LinkTraffic(rounds, size.received, is_exchange=True),
+        Op.ALL_TO_ALL: LinkTraffic(rounds, size.received, senders=inf),
         Op.SEND: LinkTraffic(1, size.buffer),
         Op.RECV: LinkTraffic(1, size.buffer),
     }
@@ -343,7 +357,8 @@ def _model_gloo(size: CallBytes, axis: AxisPlacement, composed_from: int | None)
     """
     members, rounds, copies = axis.size, axis.size - 1, ceil(log2(axis.size))
     composed = composed_from is not None and size.buffer >= composed_from
-    exchanged = LinkTraffic(rounds, size.received, is_exchange=True)
+    partners = rounds if size.partners is None else size.partners
+    exchanged = LinkTraffic(1, size.received, partners)
     forms = {
         Op.ALL_REDUCE: LinkTraffic(2 * rounds, size.received),
         Op.BROADCAST: LinkTraffic(copies / 2, copies * size.buffer),
@@ -354,7 +369,7 @@ def _model_gloo(size: CallBytes, axis: AxisPlacement, composed_from: int | None)
     if composed and size.op is Op.BROADCAST:
         return LinkTraffic(members, size.buffer * (PIECES + members - 2) / PIECES)
     if size.op is Op.ALL_REDUCE and members > 2 and size.buffer * members <= SMALL_REDUCTION:
-        return LinkTraffic(rounds, rounds * size.buffer, is_exchange=True)
+        return exchanged._replace(bytes=rounds * size.buffer)
     if size.op is Op.ALL_GATHER and not composed and size.buffer <= SMALL_GATHER:
         return exchanged
     return forms.get(size.op, exchanged)

@@ -78,6 +78,9 @@ class Rates(Frozen):
     issue_us: Constant | None = None
     """The time in which the host issues a kernel or a call through its framework, in microseconds, while the device
     executes earlier ones. None if ranks compute on the host, or if `launch_us` was measured with it."""
+    event_us: Constant | None = None
+    """The time of a rank's own code around the kernels and calls of an event, in microseconds. An event is what a rank
+    does under one key of its ledger. None if the host of a GPU does it while the GPU executes earlier kernels."""
     sample_ns: Constant
     """The time to sample an entry of A and to number its vertices, in nanoseconds. Sampling runs on the device that
     holds A, the host or the GPU; the source says on which it was measured."""

@@ -10,6 +10,7 @@ from harness.ledger import AxisName, Direction, Key, Op, Phase, TensorName
 from harness.ledger.tape import Event, ProductShape
 from harness.prediction.pricing import (
     GB,
+    MESSAGES_PER_ROUND,
     SPMM_TERMS,
     AxisPlacement,
     CallBytes,
@@ -235,6 +236,11 @@ def test_kernels_are_a_roofline_and_sparse_products_five_terms() -> None:
     seconds = price_kernels(event, RATES)
     assert seconds[TimePart.SAMPLE] == pytest.approx(20e-6)
     assert seconds[TimePart.LAUNCH] == pytest.approx(5 * 7e-6)
+    assert seconds[TimePart.EVENT] == 0
+    around = price_kernels(event, RATES.model_copy(update={"event_us": Constant(**constant(40))}))
+    assert around[TimePart.EVENT] == pytest.approx(40e-6), "once for the event, not for each kernel"
+    marker = price_kernels(Event(KEY), RATES.model_copy(update={"event_us": Constant(**constant(40))}))
+    assert marker.sum() == 0
     assert seconds[TimePart.SPMM] == pytest.approx(1e-9 * (400 + 2 * 100 + 3 * 40 + 4 * 10 + 5))
     assert seconds[TimePart.ARITHMETIC] == pytest.approx(2 * 64e9 / 1e12)
     assert seconds[TimePart.MEMORY] == pytest.approx((GB + 4 * (1000 + 1000 + 1e6)) / (5 * GB))
@@ -314,6 +320,36 @@ def test_minimum_time_of_a_call_scales_with_its_constant(
         assert [key for key, (_, parts) in list_constants(machine).items() if part in parts] == [name]
 
 
+@pytest.mark.parametrize(("partners", "share"), [(1, 1.0), (2, 0.75), (7, 4 / 7), (None, 4 / 7)])
+def test_messages_of_an_exchange_compete_for_the_link_of_their_receiver(
+    partners: int | None, share: float
+) -> None:
+    """The share of a link is s + (1 - s) / k with k senders; s is 0.5 on this card."""
+    machine = card("gloo", devices_per_node=1)
+    assert machine.links
+    hosts = place_axis({X: 8}, "x", machine.links)
+    seconds = on_links(CallBytes(Op.ALL_TO_ALL, 8 * GB, 7 * GB, partners), hosts, machine)
+    assert seconds[TimePart.NODE_ALL_TO_ALL] == pytest.approx(7 / (share * machine.links.node_gbs.value))
+    assert seconds[TimePart.LATENCY] == pytest.approx(10e-6), "all messages are posted at once"
+
+
+def test_each_message_of_an_exchange_takes_time_of_a_core() -> None:
+    machine = card("gloo", devices_per_node=1, cpu_gbs=constant(2))
+    hosts = place_axis({X: 8}, "x", machine.links)  # type: ignore[arg-type]
+    cores, _ = price_call(CallBytes(Op.ALL_TO_ALL, 8 * GB, 7 * GB, 4), hosts, machine)
+    assert cores[TimePart.CPU] == pytest.approx(7 / 2)
+    assert cores[TimePart.MESSAGE] == pytest.approx(4 / MESSAGES_PER_ROUND * 10e-6)
+    assert cores[TimePart.LATENCY] == pytest.approx(10e-6)
+
+
+def test_an_exchange_without_messages_takes_no_bandwidth() -> None:
+    machine = card("gloo", devices_per_node=1)
+    assert machine.links
+    hosts = place_axis({X: 8}, "x", machine.links)
+    seconds = on_links(CallBytes(Op.ALL_TO_ALL, 0, 0, 0), hosts, machine)
+    assert TimePart.NODE_ALL_TO_ALL not in seconds and TimePart.NODE not in seconds
+
+
 def test_gloo_on_gpus_copies_its_messages_through_the_host() -> None:
     staged = card("gloo", host_gbs=constant(20), host_latency_us=constant(10), call_us=constant(5))
     seconds = on_links(CallBytes(Op.ALL_TO_ALL, 16 * GB, 15 * GB), on_axis(1, 16), staged)
@@ -370,4 +406,5 @@ def test_every_constant_of_every_card_scales_a_part_of_the_time(name: str) -> No
         on_gpu = {TimePart.HOST, TimePart.HOST_LATENCY, TimePart.ISSUE}
         elsewhere = on_gpu if machine.device == "cpu" else {TimePart.CPU}
         elsewhere |= set() if machine.links.peer_gbs else {TimePart.PEER}
+        elsewhere |= set() if machine.rates.event_us else {TimePart.EVENT}
         assert set(TimePart) - set(parts) == elsewhere | {TimePart.MEASURED}

@@ -22,6 +22,8 @@ from harness.conformance.account import count_epoch_words
 from harness.conformance.case import make_check_graph
 from harness.experiment.known_graph import facts_of_card
 from harness.graph.cards.dataset_card import DatasetCard
+from harness.graph.model import TRAIN, Graph, RawGraph
+from harness.graph.normalise import normalise_adjacency
 from harness.graph.store.memory_store import MemoryStore
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.ledger.tape import Tape, outline_events
@@ -316,3 +318,16 @@ def test_a_card_says_what_to_expect() -> None:
 def test_missing_card_keys_are_named(changes: dict[str, Any], missing: str) -> None:
     with pytest.raises(UserError, match=f"lacks {missing}, so"):
         facts_of_card(card(**changes))
+
+
+def test_a_halo_exchange_on_a_path_has_its_neighbours_as_partners() -> None:
+    """Each rank has a piece of the path; a run has no such number on its tape."""
+    ends = torch.arange(64)
+    A, counts = normalise_adjacency(RawGraph(64, ends[:-1].numpy(), ends[1:].numpy()), directed=False)
+    y, split = ends % 3, torch.full((64,), TRAIN, dtype=torch.uint8)
+    path = MemoryStore(Graph(A, torch.rand(64, 5), y, split, 3, directed=False, counts=counts))
+    halo = strategy(4, facts_of(path), "bns-gcn")
+    for rank, partners in enumerate((1, 2, 2, 1)):
+        events = replay(halo, rank, path).events
+        assert {event.partners for event in events if event.key.op is Op.ALL_TO_ALL} == {partners}
+        assert {event.partners for event in events if event.key.op is not Op.ALL_TO_ALL} == {None}

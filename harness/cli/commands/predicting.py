@@ -129,6 +129,7 @@ CONSTANT_NAMES = {
     "rates.efficiency": "efficiency of kernels",
     "rates.launch_us": "launches of kernels",
     "rates.issue_us": "issuing of kernels by the host",
+    "rates.event_us": "code around kernels",
     "rates.sample_ns": "sampling",
     "rates.spmm": "SpMM",
     "links.intra_gbs": "bandwidth in a node",

@@ -2,6 +2,7 @@
 
 launches           on a CPU: training steps on a tiny graph, divided by their number of kernels
                    on a GPU: kernels of a CUDA graph, without the time of the host
+events             on a CPU: epochs of several strategies on a tiny graph, without their kernels and calls
 issue              on a GPU: the training steps, whose kernels the host issues more slowly than the GPU executes them
 elementwise        kernels on tensors of several sizes
 dense products     in the shapes of layers; on a GPU also in bfloat16
@@ -44,6 +45,7 @@ from harness.prediction.calibration.gpu_links import (
 from harness.prediction.calibration.kernel_rates import (
     count_cores_per_node,
     measure_dense_constants,
+    measure_event_constant,
     measure_issue_constant,
     measure_launch_constant,
     measure_memory_constant,
@@ -214,6 +216,11 @@ def _measure_rates(calibrator: Calibrator, report: Log) -> dict[str, Any]:
     if is_gpu(calibrator.device):
         run_stage("the issue of kernels", lambda: {"issue_us": measure_issue_constant(calibrator)})
     run_stage("launches", lambda: {"launch_us": measure_launch_constant(calibrator)})
+    if not is_gpu(calibrator.device):
+        run_stage(
+            "the code around kernels",
+            lambda: {"event_us": measure_event_constant(calibrator, get_launch_seconds())},
+        )
     run_stage(
         "elementwise kernels",
         lambda: {"memory_gbs": measure_memory_constant(calibrator, get_launch_seconds())},

@@ -6,31 +6,37 @@ products that take the host as long to issue as the GPU to execute are left out,
 """
 
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from harness.base.device import DeviceGraph, gpu_properties, is_gpu
 from harness.base.formatting import GB
+from harness.base.locks import TurnLock
 from harness.comm.grid import Grid
 from harness.graph.model import TRAIN, Graph, RawGraph
 from harness.graph.normalise import normalise_adjacency
 from harness.graph.store.memory_store import MemoryStore
 from harness.kernels.recorded import matmul
-from harness.ledger import AxisName, Ledger
+from harness.ledger import MOVING, AxisName, Ledger
 from harness.ledger.tape import ProductShape, Tape
 from harness.prediction.calibration.measurements import Calibrator, KernelTime, subtract_launch
 from harness.prediction.calibration.spmm_rates import SCALES, UNKNOWN_CACHE, make_graphs, make_uniform_graph
 from harness.prediction.calibration.term_fit import compute_median_and_factor
+from harness.prediction.epoch import replay_ranks
 from harness.prediction.pricing import BYTES_PER_VALUE, MICRO, NANO
 from harness.prediction.replay import Meter
 from harness.registry import load_strategy
+from harness.runtime.launch.worker_pool import Pool
+from harness.runtime.rank import record_tape
 from harness.runtime.trainer import Trainer
 from harness.spec.machine_card import Machine
 from harness.spec.spec import Spec
-from harness.strategy import Facts, facts_of
+from harness.strategy import Facts, Ready, facts_of
 
 ASSUMED, FASTEST_WITHIN = 1.5, 2.0
 """Assumed factors of intervals: if only one size could be measured, and if all products are memory-bound."""
@@ -87,6 +93,58 @@ def _measure_issue(calibrator: Calibrator, kind: str) -> float:
     return taken.seconds / 20 / kernels
 
 
+WORLD = 4
+"""The ranks of the world in which events are timed."""
+STRATEGIES = ("bns-gcn", "cagnet-1d", "cagnet-2d", "g3", "plexus", "rdm")
+"""The strategies whose events are timed."""
+WARM = 3
+"""The epochs before those on tape."""
+PATIENCE = 120.0
+"""The time limit of these measurements in seconds."""
+
+
+def measure_event_constant(calibrator: Calibrator, launch: float) -> dict[str, Any]:
+    """Return the time of an event besides its kernels, on ranks that wait for messages of each other.
+
+    Between two events, a rank waits and other ranks use the caches, so this code takes several times as long as in the
+    steps of a single rank.
+    """
+    graph = MemoryStore(_make_tiny_graph())
+    makers = {name: load_strategy(name) for name in STRATEGIES}
+    specs = {
+        name: _make_spec(calibrator.machine, name, next(iter(make.grids(WORLD))), 0, ranks=WORLD)
+        for name, make in makers.items()
+    }
+    with tempfile.TemporaryDirectory() as folder, Pool(patience=PATIENCE) as pool:
+        taken = pool.run(WORLD, _time_events, list(specs.values()), Path(folder))[0]
+    each = []
+    for (name, spec), seconds in zip(specs.items(), taken, strict=True):
+        (epoch,) = replay_ranks(Ready(makers[name](spec, facts_of(graph)), graph), [0])
+        events = [event for event in epoch.replayed.events if event.does_something]
+        kernels = sum(event.kernels + len(event.products) for event in events)
+        each.append((seconds - kernels * launch) / len(events))
+    value, within = compute_median_and_factor(each, ASSUMED)
+    return calibrator.make_constant(value / MICRO, within)
+
+
+def _time_events(specs: list[Spec], folder: Path) -> list[float]:
+    """Return the processor time of this rank in an epoch of each spec, without the calls."""
+    graph, found = MemoryStore(_make_tiny_graph()), list[float]()
+    for spec in specs:
+        turn = TurnLock(folder / spec.strategy.name)
+        tape = Tape(timed=True, turn=turn)
+        tape.recording = tape.is_taping = False
+        strategy = load_strategy(spec.strategy.name)(spec, facts_of(graph))
+        trainer = Trainer(strategy, Grid.build(strategy.grid, tape, torch.device("cpu")), graph)
+        for _ in range(WARM):
+            trainer.epoch()
+        own = [event for event in record_tape(trainer, tape) if event.key.op not in MOVING]
+        found.append(sum(event.cpu_seconds for event in own))
+        trainer.ctx.grid.drain()
+        turn.close()
+    return found
+
+
 def _make_tiny_graph() -> Graph:
     ends = torch.randint(TINY, (2, 4 * TINY), generator=torch.Generator().manual_seed(0)).numpy()
     A, counts = normalise_adjacency(RawGraph(TINY, *ends), directed=True)
@@ -95,13 +153,18 @@ def _make_tiny_graph() -> Graph:
 
 
 def _make_spec(
-    machine: Machine, strategy: str, grid: dict[str, int], batch: int, model: dict[str, Any] | None = None
+    machine: Machine,
+    strategy: str,
+    grid: Mapping[AxisName, int] | Mapping[str, int],
+    batch: int,
+    model: dict[str, Any] | None = None,
+    ranks: int = 1,
 ) -> Spec:
     return Spec.model_validate(
         {
             "strategy": strategy,
             "dataset": "check",
-            "ranks": 1,
+            "ranks": ranks,
             "grid": grid,
             "model": model or {},
             "training": {"batch": batch},
