@@ -48,6 +48,11 @@ PAGES = {
         "prediction.links --hosts 4 --rate 400mbit --dataset amazon-shape --epochs 1",
         "prediction.memory --dataset ogbn-products@1/64",
     ],
+    # Two meshes and two rates, with which no term of a prediction was found or fitted.
+    "unseen": [
+        "prediction.links --hosts 4 --rate 300mbit --dataset europe-osm@1/4096 --epochs 2",
+        "prediction.links --hosts 8 --rate 250mbit --dataset netherlands-osm@1/128 --epochs 2",
+    ],
     "messages": ["prediction.messages"],
     "claims": ["harness claims --twins --all --predictions workflows/predictions"],
     "findings": [

@@ -1,7 +1,8 @@
 """How far a prediction can be trusted, where it can be checked and where it cannot: docs/evidence/trust.md.
 
-Nothing runs. One side are epochs on links that were shaped, from the page `prediction`; the other side are the numbers
-that papers print of machines on which this project never ran, from the claims and their saved predictions.
+Nothing runs. One side are epochs on links that were shaped, from the pages `prediction` and `unseen`; the other side
+are the numbers that papers print of machines on which this project never ran, from the claims and their saved
+predictions.
 """
 
 from statistics import median
@@ -25,8 +26,9 @@ from harness.report.figures.figure_layout import compose_figure
 from harness.report.figures.marks import Points
 from harness.spec.root import find_root
 
-LINKS, HELD_OUT, OTHERS = (
+LINKS, UNSEEN, HELD_OUT, OTHERS = (
     "links that were shaped",
+    "graphs and rates not seen before",
     "machines of papers, held out",
     "machines of papers, others",
 )
@@ -73,20 +75,21 @@ def trust() -> Results:
 
 def read_errors() -> pd.DataFrame:
     """Return the predictions of both sides, with their ratios, intervals and errors."""
-    frame = pd.concat([read_links(), read_claims_predicted()], ignore_index=True)
+    links = [read_links(side, page) for side, page in ((LINKS, "prediction"), (UNSEEN, "unseen"))]
+    frame = pd.concat([*links, read_claims_predicted()], ignore_index=True)
     return frame.assign(error=frame.ratio.map(compute_error))
 
 
-def read_links() -> pd.DataFrame:
-    """Return the predictions of epochs on shaped links, of every strategy and grid."""
+def read_links(side: str, page: str) -> pd.DataFrame:
+    """Return the predictions on a page of epochs on shaped links, of every strategy and grid."""
     rows = []
-    for table in read_tables(RESULTS / "prediction.md"):
+    for table in read_tables(RESULTS / f"{page}.md"):
         if "prediction.links" in table.above and "between" in table.header:
             for row in table.rows():
                 low, high = parse_numbers(row["between"])
                 observed = parse_numbers(row["observed ms"])[0]
                 predicted = parse_numbers(row["predicted ms"])[0]
-                rows.append((LINKS, "absolute", *(each / observed for each in (predicted, low, high))))
+                rows.append((side, "absolute", *(each / observed for each in (predicted, low, high))))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -154,10 +157,12 @@ def draw_errors(frame: pd.DataFrame) -> Figure:
 
 
 def title_errors(frame: pd.DataFrame) -> str:
-    """Say the median error of both sides."""
-    links = median(frame[frame.side == LINKS].error)
-    papers = median(frame[frame.side != LINKS].error)
+    """Say the median errors on links, on graphs not seen before, and on machines of papers."""
+    links, unseen, papers = (
+        format_three_digits(median(frame[frame.side.isin(sides)].error))
+        for sides in ((LINKS,), (UNSEEN,), (HELD_OUT, OTHERS))
+    )
     return (
-        f"Half of the predictions are within a factor of {format_three_digits(links)} on links that were shaped, and "
-        f"of {format_three_digits(papers)} on machines of papers"
+        f"Half of the predictions are within a factor of {links} on links that were shaped, of {unseen} there on "
+        f"graphs not seen before, and of {papers} on machines of papers"
     )
