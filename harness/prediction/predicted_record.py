@@ -96,8 +96,9 @@ def _compute_run_id(spec: Spec, facts: Facts, card: MachineCard, emulates: str =
 
 
 def dump_constants(card: MachineCard) -> dict[str, Any]:
-    """Return the constants of a card that predictions depend on, as JSON data."""
-    return {name: section.model_dump() for name in ("rates", "links") if (section := getattr(card, name))}
+    """Return the constants that a card has and that predictions depend on, as JSON data."""
+    sections = {name: getattr(card, name) for name in ("rates", "links")}
+    return {name: section.model_dump(exclude_none=True) for name, section in sections.items() if section}
 
 
 def _build_tables(predicted: Prediction) -> dict[str, pd.DataFrame]:

@@ -1,4 +1,4 @@
-"""Measures the rates of a device, except sparse products: launches, elementwise kernels, dense products, sampling.
+"""Measures the rates of a device, except sparse products: launches, events, elementwise and dense kernels, sampling.
 
 The time of a kernel is the time of a launch plus the time of its work, as predictions price it. On a GPU, the host
 issues a kernel while the GPU executes earlier ones, so its time has a separate constant. Elementwise kernels and
@@ -93,6 +93,8 @@ def _measure_issue(calibrator: Calibrator, kind: str) -> float:
     return taken.seconds / 20 / kernels
 
 
+# Events.
+
 WORLD = 4
 """The ranks of the world in which events are timed."""
 STRATEGIES = ("bns-gcn", "cagnet-1d", "cagnet-2d", "g3", "plexus", "rdm")
@@ -122,7 +124,7 @@ def measure_event_constant(calibrator: Calibrator, launch: float) -> dict[str, A
         (epoch,) = replay_ranks(Ready(makers[name](spec, facts_of(graph)), graph), [0])
         events = [event for event in epoch.replayed.events if event.does_something]
         kernels = sum(event.kernels + len(event.products) for event in events)
-        each.append((seconds - kernels * launch) / len(events))
+        each.append(subtract_launch(seconds, kernels * launch) / len(events))
     value, within = compute_median_and_factor(each, ASSUMED)
     return calibrator.make_constant(value / MICRO, within)
 
@@ -143,6 +145,9 @@ def _time_events(specs: list[Spec], folder: Path) -> list[float]:
         trainer.ctx.grid.drain()
         turn.close()
     return found
+
+
+# The tiny graph.
 
 
 def _make_tiny_graph() -> Graph:
