@@ -289,7 +289,7 @@ def count_received_bits(axis: Axis, name: str, size: int) -> float:
 
 
 def measure_processor(call: Callable[[], object], times: int, first: Callable[[], object]) -> float:
-    """Return the seconds of this process's threads in a call, those of the kernel included: the mean of some calls."""
+    """Return the processor time of a call in this process, including the kernel's: the mean of some calls."""
     first()
     started = getrusage(RUSAGE_SELF)
     for _ in range(times):

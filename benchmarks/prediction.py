@@ -27,10 +27,8 @@ from benchmarks.measuring import (
 from benchmarks.registry import FOUR_HOSTS, Hosts, Results, Table, benchmark
 from harness.base.errors import UserError
 from harness.base.formatting import MB
-from harness.base.locks import TurnLock
-from harness.comm.grid import Grid
 from harness.ledger import AxisName, Op
-from harness.ledger.tape import Event, ProductShape, Tape
+from harness.ledger.tape import Event, ProductShape
 from harness.prediction.calibration.spmm_rates import (
     ProductTime,
     SpmmForm,
@@ -50,8 +48,7 @@ from harness.prediction.replay import ReplayedRank
 from harness.registry import load_strategy, registered_strategies
 from harness.runtime.launch.worker_pool import Pool
 from harness.runtime.open_run import open_run
-from harness.runtime.rank import record_tape
-from harness.runtime.trainer import Trainer
+from harness.runtime.rank import record_turns
 from harness.spec.machine_card import MachineCard, SpmmTerms, load_machine_card
 from harness.spec.root import find_root
 from harness.spec.spec import Spec, format_grid
@@ -60,7 +57,6 @@ from harness.strategy.parallel.roles import get_layer_share, get_roles
 from harness.strategy.parallel.rotating_layout import FIRST
 
 DATASET, HIDDEN, BATCH = "sbm-4096", 64, 256
-WARM = 3
 CORES = len(os.sched_getaffinity(0))
 Numbers = NDArray[np.float64]
 LEFT_OUT = {
@@ -149,18 +145,10 @@ def observe(specs: list[Spec], epochs: int) -> list[Observed]:
     for spec in specs:
         trainer = trainer_of(spec)
         timed = [turns.median() for turns in train_in_turns([trainer], epochs)]
-        trainer.ctx.grid.drain()
-        in_turns = TurnLock(Path(tempfile.gettempdir()) / "prediction-turn")
-        tape = Tape(timed=True, turn=in_turns)
-        strategy, blocks = open_run(find_root(), spec)
-        grid = Grid.build(strategy.grid, tape, None, spec.machine.composed_from, strategy.wire)
-        tape.recording = tape.is_taping = False
-        trainer = Trainer(strategy, grid, blocks)
-        for _ in range(WARM):
-            trainer.epoch()
-        tapes = gather(grid.world, record_tape(trainer, tape))
+        grid = trainer.ctx.grid
         grid.drain()
-        in_turns.close()
+        lock = Path(tempfile.gettempdir()) / "prediction-turn"
+        tapes = gather(grid.world, record_turns(*open_run(find_root(), spec), lock))
         seconds += [Observed(each, tapes) for each in timed]
         leave_groups()
     return seconds

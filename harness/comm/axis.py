@@ -282,8 +282,7 @@ class Axis:
         wire = self._wire_dtype(tensor, x.dtype)
 
         def start(later: bool) -> StartedCall[Tensor]:
-            rows = enumerate(zip(send, receive, strict=True))
-            self.ledger.record_partners(sum(max(both) > 0 for i, both in rows if i != self.index))
+            self.ledger.record_partners(send, receive, self.index)
             ring = self._select_ring(None, x.dtype)
             return collectives.all_to_all(
                 group, _check_no_grad(x), send, receive, wire, later=later, ring=ring

@@ -202,7 +202,7 @@ class Ledger:
         if self.recording:
             self.add(self.current, calls=1, elements_payload=payload, elements_received=received, bytes=bytes)
 
-    def record_partners(self, partners: int) -> None:
+    def record_partners(self, send: Sequence[int], receive: Sequence[int], own: int) -> None:
         """Record with how many members the current all-to-all exchanges messages. Only a tape keeps the number."""
 
     def record_sampled(self, entries: int) -> None:

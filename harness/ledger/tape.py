@@ -71,9 +71,14 @@ class Event:
     """The CPU time of this event, in a timed tape."""
 
     @property
+    def launches(self) -> int:
+        """The number of all kernels, products included."""
+        return self.kernels + len(self.products)
+
+    @property
     def does_something(self) -> bool:
         """True if the event has a kernel or a call. Others only mark where something begins."""
-        return bool(self.kernels or self.products or self.amounts.calls)
+        return bool(self.launches or self.amounts.calls)
 
 
 class OutlineEvent(NamedTuple):
@@ -230,8 +235,10 @@ class Tape(Ledger):
         else:
             event.kernels, event.streamed = event.kernels + 1, event.streamed + touched
 
-    def record_partners(self, partners: int) -> None:
+    def record_partners(self, send: Sequence[int], receive: Sequence[int], own: int) -> None:
         if self.recording and self.is_taping:
+            rows = enumerate(zip(send, receive, strict=True))
+            partners = sum(max(both) > 0 for member, both in rows if member != own)
             self._event_of(self.current).partners = partners
 
     def record_sampled(self, entries: int) -> None:

@@ -62,7 +62,7 @@ class EventPrices:
         """Return the seconds in which the host issues an event's kernels and calls."""
         assert self.card.rates
         issue = self.card.rates.issue_us
-        return (event.kernels + len(event.products) + calls) * MICRO * issue.value if issue else 0.0
+        return (event.launches + calls) * MICRO * issue.value if issue else 0.0
 
     def price_call(self, size: CallBytes, placement: AxisPlacement) -> CallCost:
         """Return the cost of a call of these bytes on an axis."""

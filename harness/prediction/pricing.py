@@ -117,7 +117,7 @@ def price_kernels(event: Event, rates: Rates) -> Seconds:
     """Return the seconds of all kernels of an event, its sampling and the code around them, one after the other."""
     seconds = np.zeros(len(TimePart))
     memory = rates.efficiency.value * GB * rates.memory_gbs.value
-    seconds[TimePart.LAUNCH] = (event.kernels + len(event.products)) * MICRO * rates.launch_us.value
+    seconds[TimePart.LAUNCH] = event.launches * MICRO * rates.launch_us.value
     if rates.event_us and event.does_something:
         seconds[TimePart.EVENT] = MICRO * rates.event_us.value
     seconds[TimePart.SAMPLE] = event.drawn * NANO * rates.sample_ns.value

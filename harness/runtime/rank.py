@@ -23,6 +23,7 @@ from harness.base.locks import TurnLock, find_lockable_path
 from harness.comm import engine, interfaces, launchers
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
+from harness.graph.blocks import Blocks
 from harness.kernels.jit import report_compilations
 from harness.ledger import Ledger, clock_for
 from harness.ledger.tape import Event, Tape, take_median_times
@@ -48,6 +49,8 @@ from harness.strategy import Strategy
 PROGRESS_SECONDS = 2.0
 CONSEQUENCE_DELAY = 2.0
 """The seconds that a rank waits before it exits after losing another rank: schedulers blame the first rank to exit."""
+WARM_BEFORE_TAPE = 3
+"""The epochs before a tape that is recorded outside of a run."""
 TAPED_EPOCHS = 3
 """The number of epochs whose median a tape records."""
 
@@ -183,6 +186,21 @@ def record_tape(trainer: Trainer, tape: Tape) -> list[Event]:
         epochs.append(tape.events)
     tape.recording = tape.is_taping = False
     return take_median_times(epochs)
+
+
+def record_turns(strategy: Strategy, blocks: Blocks, lock: Path) -> list[Event]:
+    """Train for a few epochs, then record more on a tape, as `record_tape`; ranks take turns with the file `lock`."""
+    turn = TurnLock(lock)
+    tape = Tape(timed=True, turn=turn)
+    tape.recording = tape.is_taping = False
+    grid = Grid.build(strategy.grid, tape, None, strategy.spec.machine.composed_from, strategy.wire)
+    trainer = Trainer(strategy, grid, blocks)
+    for _ in range(WARM_BEFORE_TAPE):
+        trainer.epoch()
+    events = record_tape(trainer, tape)
+    grid.drain()
+    turn.close()
+    return events
 
 
 def train(

@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ import torch
 
 from harness.base.device import DeviceGraph, gpu_properties, is_gpu
 from harness.base.formatting import GB
-from harness.base.locks import TurnLock
 from harness.comm.grid import Grid
 from harness.graph.model import TRAIN, Graph, RawGraph
 from harness.graph.normalise import normalise_adjacency
@@ -32,7 +32,7 @@ from harness.prediction.pricing import BYTES_PER_VALUE, MICRO, NANO
 from harness.prediction.replay import Meter
 from harness.registry import load_strategy
 from harness.runtime.launch.worker_pool import Pool
-from harness.runtime.rank import record_tape
+from harness.runtime.rank import record_turns
 from harness.runtime.trainer import Trainer
 from harness.spec.machine_card import Machine
 from harness.spec.spec import Spec
@@ -76,7 +76,7 @@ def measure_issue_constant(calibrator: Calibrator) -> dict[str, Any]:
 
 def _measure_issue(calibrator: Calibrator, kind: str) -> float:
     graph = MemoryStore(_make_tiny_graph())
-    spec = _make_spec(calibrator.machine, "serial", {"p": 1}, 0, {"kind": kind})
+    spec = _make_spec(calibrator.machine, "serial", {AxisName.P: 1}, 0, {"kind": kind})
     strategy = load_strategy("serial")(spec, facts_of(graph))
 
     def make_trainer(ledger: Ledger) -> Trainer:
@@ -85,7 +85,7 @@ def _measure_issue(calibrator: Calibrator, kind: str) -> float:
     counted = Tape()
     with Meter(counted):
         make_trainer(counted).epoch()
-    kernels = sum(event.kernels + len(event.products) for event in counted.events)
+    kernels = sum(event.launches for event in counted.events)
     timed = make_trainer(Ledger())
     taken = calibrator.time_kernel(
         f"20 steps of {kind} with {kernels} kernels", lambda: [timed.epoch() for _ in range(20)]
@@ -99,10 +99,8 @@ WORLD = 4
 """The ranks of the world in which events are timed."""
 STRATEGIES = ("bns-gcn", "cagnet-1d", "cagnet-2d", "g3", "plexus", "rdm")
 """The strategies whose events are timed."""
-WARM = 3
-"""The epochs before those on tape."""
 PATIENCE = 120.0
-"""The time limit of these measurements in seconds."""
+"""The time limit of the measurement in seconds."""
 
 
 def measure_event_constant(calibrator: Calibrator, launch: float) -> dict[str, Any]:
@@ -112,18 +110,17 @@ def measure_event_constant(calibrator: Calibrator, launch: float) -> dict[str, A
     steps of a single rank.
     """
     graph = MemoryStore(_make_tiny_graph())
-    makers = {name: load_strategy(name) for name in STRATEGIES}
-    specs = {
-        name: _make_spec(calibrator.machine, name, next(iter(make.grids(WORLD))), 0, ranks=WORLD)
-        for name, make in makers.items()
-    }
+    specs = [
+        _make_spec(calibrator.machine, name, load_strategy(name).grids(WORLD)[0], 0) for name in STRATEGIES
+    ]
     with tempfile.TemporaryDirectory() as folder, Pool(patience=PATIENCE) as pool:
-        taken = pool.run(WORLD, _time_events, list(specs.values()), Path(folder))[0]
+        taken = pool.run(WORLD, _time_events, specs, Path(folder))[0]
     each = []
-    for (name, spec), seconds in zip(specs.items(), taken, strict=True):
-        (epoch,) = replay_ranks(Ready(makers[name](spec, facts_of(graph)), graph), [0])
+    for spec, seconds in zip(specs, taken, strict=True):
+        strategy = load_strategy(spec.strategy.name)(spec, facts_of(graph))
+        (epoch,) = replay_ranks(Ready(strategy, graph), [0])
         events = [event for event in epoch.replayed.events if event.does_something]
-        kernels = sum(event.kernels + len(event.products) for event in events)
+        kernels = sum(event.launches for event in events)
         each.append(subtract_launch(seconds, kernels * launch) / len(events))
     value, within = compute_median_and_factor(each, ASSUMED)
     return calibrator.make_constant(value / MICRO, within)
@@ -133,17 +130,9 @@ def _time_events(specs: list[Spec], folder: Path) -> list[float]:
     """Return the processor time of this rank in an epoch of each spec, without the calls."""
     graph, found = MemoryStore(_make_tiny_graph()), list[float]()
     for spec in specs:
-        turn = TurnLock(folder / spec.strategy.name)
-        tape = Tape(timed=True, turn=turn)
-        tape.recording = tape.is_taping = False
         strategy = load_strategy(spec.strategy.name)(spec, facts_of(graph))
-        trainer = Trainer(strategy, Grid.build(strategy.grid, tape, torch.device("cpu")), graph)
-        for _ in range(WARM):
-            trainer.epoch()
-        own = [event for event in record_tape(trainer, tape) if event.key.op not in MOVING]
-        found.append(sum(event.cpu_seconds for event in own))
-        trainer.ctx.grid.drain()
-        turn.close()
+        events = record_turns(strategy, graph, folder / spec.strategy.name)
+        found.append(sum(event.cpu_seconds for event in events if event.key.op not in MOVING))
     return found
 
 
@@ -160,16 +149,15 @@ def _make_tiny_graph() -> Graph:
 def _make_spec(
     machine: Machine,
     strategy: str,
-    grid: Mapping[AxisName, int] | Mapping[str, int],
+    grid: Mapping[AxisName, int],
     batch: int,
     model: dict[str, Any] | None = None,
-    ranks: int = 1,
 ) -> Spec:
     return Spec.model_validate(
         {
             "strategy": strategy,
             "dataset": "check",
-            "ranks": ranks,
+            "ranks": prod(grid.values()),
             "grid": grid,
             "model": model or {},
             "training": {"batch": batch},
@@ -327,7 +315,7 @@ def measure_sampling_constant(calibrator: Calibrator) -> dict[str, Any]:
     batches = sorted({min(batch, A.rows) for batch in BATCHES})
     for done, batch in enumerate(batches):
         calibrator.on_step(done, len(batches), f"a mini-batch of {batch:,} targets")
-        spec = _make_spec(calibrator.machine, "graphsage", {"d": 1}, batch)
+        spec = _make_spec(calibrator.machine, "graphsage", {AxisName.D: 1}, batch)
         sampled = partial(load_strategy("graphsage")(spec, facts).mini_batch, 0, 0, A, targets)
         entries = sum(matrix.nnz for matrix in sampled().A)
         taken = calibrator.time_kernel(f"a mini-batch of {entries} entries", sampled)
